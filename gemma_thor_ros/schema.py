@@ -1,0 +1,237 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Plain data that crosses the borders between front ends, chat and engine.
+
+Knows no ROS, no HTTP, no arrays. Front ends convert their own messages to and from these classes;
+`chat.py` and `engine/` exchange them through queues. Everything here is immutable or owned by one side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+
+class ErrorCode(IntEnum):
+    """Why a request failed; the same numbers stand in the ROS interfaces (uint16 error_code)."""
+
+    NONE = 0
+    INVALID_REQUEST = 1      # a field is wrong; the message names it and its limits
+    CONTEXT_LENGTH = 2       # prompt (or prompt + max_tokens) does not fit; both numbers in the message
+    BUSY = 3                 # the waiting queue is full
+    NOT_READY = 4            # the engine is loading, stopped or failed
+    CANCELLED = 5            # cancelled by the client, by an operator or by a shutdown
+    TIMEOUT = 6              # a time limit of the request ran out
+    DEADLINE = 7             # refused or ended because its deadline can't be met
+    UNSUPPORTED = 8          # valid, but this model or build can't do it
+    MEMORY = 9               # can't fit the memory budget; both numbers in the message
+    ENGINE = 10              # our fault: the step that carried this request failed
+    DEVICE = 11              # sticky device error: the process ends after answering
+    UNKNOWN_SESSION = 12
+    UNKNOWN_REQUEST = 13
+    FORBIDDEN = 14           # not allowed for this front end (priority, tool execution)
+    STOPPED = 15             # a stop topic or the motion latch is active
+
+
+class RequestError(Exception):
+    """A request can't be served. `code`, a full sentence with the numbers, and the field's name."""
+
+    def __init__(self, code: ErrorCode, message: str, param: str = '') -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+class ConfigError(Exception):
+    """A checkpoint, parameter or policy file is unfit. The message names the file and the item."""
+
+
+class FinishReason(str, Enum):
+    """How a generation ended, in the words of the OpenAI API plus our own two."""
+
+    STOP = 'stop'
+    LENGTH = 'length'
+    TOOL_CALLS = 'tool_calls'
+    CANCELLED = 'cancelled'
+    ERROR = 'error'
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Priority(IntEnum):
+    """Scheduling classes, shared by all front ends; higher runs first."""
+
+    BACKGROUND = 0
+    AGENT = 1
+    DIALOGUE = 2
+    OPERATOR = 3
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop. Resolved: no sentinels, every field in range.
+
+    temperature 0.0 is greedy. top_k 0, top_p 1.0 and min_p 0.0 switch the filter off. `seed` is a
+    64-bit value; a random one is drawn by chat.py when the client gave none.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 64
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_tokens: int = 1024
+    min_tokens: int = 0
+    seed: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop_ids: tuple[int, ...] = ()           # in addition to the model's own {1, 106, 50}
+    ignore_eos: bool = False                 # benchmarks only
+    logprobs: int = -1                       # -1 off, 0 the chosen token only, n <= 20 alternatives
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the engine runs: token ids in, token ids out.
+
+    `choice` keys the noise of the n choices of one call. `prompt_ids` must not be empty.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: Priority = Priority.DIALOGUE
+    choice: int = 0
+    deadline_s: float = 0.0                  # steady-clock seconds from submission; 0 = none
+    front_end: str = 'local'                 # 'ros', 'http', 'cli', 'local'
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    cached_tokens: int = 0
+    rounds: int = 0                          # draft-verify rounds
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0                 # without the bonus token of each round
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Steady-clock durations of one request in milliseconds."""
+
+    queued_ms: float = 0.0
+    prefill_ms: float = 0.0
+    time_to_first_token_ms: float = 0.0
+    decode_ms: float = 0.0
+    total_ms: float = 0.0
+    tokens_per_s: float = 0.0                # decode rate: (completion - 1) / decode time
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """One chosen token and, if asked for, its best alternatives (token id, natural logarithm)."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class TokenEvent:
+    """Engine -> outbox: the tokens that one step committed for one request."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class FinishEvent:
+    """Engine -> outbox: the last event of every request, exactly one."""
+
+    reason: FinishReason                     # STOP (a stop id), LENGTH, CANCELLED or ERROR
+    usage: Usage = Usage()
+    timings: Timings = Timings()
+    stop_id: int = -1                        # the stop id that ended it; it is the last token id too
+    code: ErrorCode = ErrorCode.NONE
+    message: str = ''
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One complete call of the model. `repaired` calls are shown but never executed."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    repaired: bool = False
+    arguments_json: str = ''                 # what the streamed argument deltas join to
+
+
+@dataclass(frozen=True)
+class ToolCallDelta:
+    """A piece of a call: the first one of an index carries call_id and name."""
+
+    index: int
+    call_id: str = ''
+    name: str = ''
+    arguments: str = ''                      # JSON text to append
+
+
+@dataclass(frozen=True)
+class ChatDelta:
+    """What one poll of a stream adds. Text never holds markup, half code points or U+FFFD of ours."""
+
+    sequence: int                            # 0, 1, 2, ... within the request
+    text: str = ''
+    reasoning: str = ''
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChatResult:
+    """The whole answer; joined deltas equal it byte for byte."""
+
+    request_id: str
+    text: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    token_ids: tuple[int, ...] = ()
+    malformed: bool = False                  # markup that could not be read was dropped
+    code: ErrorCode = ErrorCode.NONE
+    message: str = ''
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """What every front end asks of chat.py.
+
+    `messages` and `tools` are in the OpenAI form (dicts), already JSON-decoded. None in `sampling`
+    values means the node's default. `session_id` '' means: no history is kept.
+    """
+
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    sampling: dict[str, Any] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    enable_thinking: bool | None = None
+    session_id: str = ''
+    request_id: str = ''
+    priority: Priority | None = None
+    deadline_s: float = 0.0
+    timeout_s: float = 0.0                   # 0 = the node's limit
+    front_end: str = 'local'
+    choice: int = 0
+    continue_final_message: bool = False
