@@ -17,21 +17,21 @@ class ErrorCode(IntEnum):
     """Why a request failed; the same numbers stand in the ROS interfaces (uint16 error_code)."""
 
     NONE = 0
-    INVALID_REQUEST = 1      # a field is wrong; the message names it and its limits
-    CONTEXT_LENGTH = 2       # prompt (or prompt + max_tokens) does not fit; both numbers in the message
-    BUSY = 3                 # the waiting queue is full
-    NOT_READY = 4            # the engine is loading, stopped or failed
-    CANCELLED = 5            # cancelled by the client, by an operator or by a shutdown
-    TIMEOUT = 6              # a time limit of the request ran out
-    DEADLINE = 7             # refused or ended because its deadline can't be met
-    UNSUPPORTED = 8          # valid, but this model or build can't do it
-    MEMORY = 9               # can't fit the memory budget; both numbers in the message
-    ENGINE = 10              # our fault: the step that carried this request failed
-    DEVICE = 11              # sticky device error: the process ends after answering
+    INVALID_REQUEST = 1  # a field is wrong; the message names it and its limits
+    CONTEXT_LENGTH = 2  # prompt (or prompt + max_tokens) does not fit; both numbers in the message
+    BUSY = 3  # the waiting queue is full
+    NOT_READY = 4  # the engine is loading, stopped or failed
+    CANCELLED = 5  # cancelled by the client, by an operator or by a shutdown
+    TIMEOUT = 6  # a time limit of the request ran out
+    DEADLINE = 7  # refused or ended because its deadline can't be met
+    UNSUPPORTED = 8  # valid, but this model or build can't do it
+    MEMORY = 9  # can't fit the memory budget; both numbers in the message
+    ENGINE = 10  # our fault: the step that carried this request failed
+    DEVICE = 11  # sticky device error: the process ends after answering
     UNKNOWN_SESSION = 12
     UNKNOWN_REQUEST = 13
-    FORBIDDEN = 14           # not allowed for this front end (priority, tool execution)
-    STOPPED = 15             # a stop topic or the motion latch is active
+    FORBIDDEN = 14  # not allowed for this front end (priority, tool execution)
+    STOPPED = 15  # a stop topic or the motion latch is active
 
 
 class RequestError(Exception):
@@ -89,9 +89,9 @@ class SamplingParams:
     min_tokens: int = 0
     seed: int = 0
     logit_bias: tuple[tuple[int, float], ...] = ()
-    stop_ids: tuple[int, ...] = ()           # in addition to the model's own {1, 106, 50}
-    ignore_eos: bool = False                 # benchmarks only
-    logprobs: int = -1                       # -1 off, 0 the chosen token only, n <= 20 alternatives
+    stop_ids: tuple[int, ...] = ()  # in addition to the model's own {1, 106, 50}
+    ignore_eos: bool = False  # benchmarks only
+    logprobs: int = -1  # -1 off, 0 the chosen token only, n <= 20 alternatives
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     priority: Priority = Priority.DIALOGUE
     choice: int = 0
-    deadline_s: float = 0.0                  # steady-clock seconds from submission; 0 = none
-    front_end: str = 'local'                 # 'ros', 'http', 'cli', 'local'
+    deadline_s: float = 0.0  # steady-clock seconds from submission; 0 = none
+    front_end: str = 'local'  # 'ros', 'http', 'cli', 'local'
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ class Usage:
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     cached_tokens: int = 0
-    rounds: int = 0                          # draft-verify rounds
+    rounds: int = 0  # draft-verify rounds
     drafted_tokens: int = 0
-    accepted_tokens: int = 0                 # without the bonus token of each round
+    accepted_tokens: int = 0  # without the bonus token of each round
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Timings:
     time_to_first_token_ms: float = 0.0
     decode_ms: float = 0.0
     total_ms: float = 0.0
-    tokens_per_s: float = 0.0                # decode rate: (completion - 1) / decode time
+    tokens_per_s: float = 0.0  # decode rate: (completion - 1) / decode time
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,10 @@ class TokenEvent:
 class FinishEvent:
     """Engine -> outbox: the last event of every request, exactly one."""
 
-    reason: FinishReason                     # STOP (a stop id), LENGTH, CANCELLED or ERROR
+    reason: FinishReason  # STOP (a stop id), LENGTH, CANCELLED or ERROR
     usage: Usage = Usage()
     timings: Timings = Timings()
-    stop_id: int = -1                        # the stop id that ended it; it is the last token id too
+    stop_id: int = -1  # the stop id that ended it; it is the last token id too
     code: ErrorCode = ErrorCode.NONE
     message: str = ''
 
@@ -172,7 +172,7 @@ class ToolCall:
     name: str
     arguments: dict[str, Any]
     repaired: bool = False
-    arguments_json: str = ''                 # what the streamed argument deltas join to
+    arguments_json: str = ''  # what the streamed argument deltas join to
 
 
 @dataclass(frozen=True)
@@ -182,14 +182,14 @@ class ToolCallDelta:
     index: int
     call_id: str = ''
     name: str = ''
-    arguments: str = ''                      # JSON text to append
+    arguments: str = ''  # JSON text to append
 
 
 @dataclass(frozen=True)
 class ChatDelta:
     """What one poll of a stream adds. Text never holds markup, half code points or U+FFFD of ours."""
 
-    sequence: int                            # 0, 1, 2, ... within the request
+    sequence: int  # 0, 1, 2, ... within the request
     text: str = ''
     reasoning: str = ''
     tool_calls: tuple[ToolCallDelta, ...] = ()
@@ -209,7 +209,7 @@ class ChatResult:
     usage: Usage
     timings: Timings
     token_ids: tuple[int, ...] = ()
-    malformed: bool = False                  # markup that could not be read was dropped
+    malformed: bool = False  # markup that could not be read was dropped
     code: ErrorCode = ErrorCode.NONE
     message: str = ''
 
@@ -231,7 +231,7 @@ class ChatRequest:
     request_id: str = ''
     priority: Priority | None = None
     deadline_s: float = 0.0
-    timeout_s: float = 0.0                   # 0 = the node's limit
+    timeout_s: float = 0.0  # 0 = the node's limit
     front_end: str = 'local'
     choice: int = 0
     continue_final_message: bool = False

@@ -1,0 +1,340 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Every user setting once: name, type, default, range, unit, meaning.
+
+ROS parameters, command-line flags and the table in docs/settings.md are made from SETTINGS. Knows no
+ROS and no argparse; reads no environment.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Union
+
+from gemma_thor_ros.schema import ConfigError
+
+Value = Union[bool, int, float, str, 'list[str]']
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. `minimum` and `maximum` are inclusive; `choices` empty means free."""
+
+    name: str
+    default: Value
+    doc: str
+    minimum: float | None = None
+    maximum: float | None = None
+    unit: str = ''
+    choices: tuple[str, ...] = ()
+    read_only: bool = True  # fixed after configure; only the others may change while active
+
+    @property
+    def type_name(self) -> str:
+        """'bool', 'int', 'float', 'str' or 'list'."""
+        return type(self.default).__name__
+
+
+def _s(
+    name: str,
+    default: Value,
+    doc: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    *,
+    unit: str = '',
+    choices: tuple[str, ...] = (),
+    live: bool = False,
+) -> Setting:
+    return Setting(name, default, doc, minimum, maximum, unit, choices, not live)
+
+
+PRIORITIES = ('background', 'agent', 'dialogue', 'operator')
+
+SETTINGS: tuple[Setting, ...] = (
+    _s(
+        'model.path',
+        'demo',
+        "Checkpoint folder; 'demo' is the small model in the package, 'scripted' "
+        'the test model that repeats model.script.',
+    ),
+    _s('model.name', '', 'Name that clients see; empty = the folder name.'),
+    _s(
+        'model.variant',
+        'auto',
+        "Prompt variant: 'large' closes the empty thought, 'small' does not.",
+        choices=('auto', 'large', 'small'),
+    ),
+    _s('model.thinking', False, 'Let the model think unless a request says otherwise.', live=True),
+    _s(
+        'model.script',
+        [],
+        "Answers of the 'scripted' model as raw text, one a request, repeated from "
+        'the first after the last.',
+    ),
+    _s(
+        'model.script_delay', 0.0, "Time of one step of the 'scripted' model.", 0.0, 10.0, unit='s'
+    ),
+    _s(
+        'model.script_load',
+        0.0,
+        "Time that loading the 'scripted' model takes.",
+        0.0,
+        600.0,
+        unit='s',
+    ),
+    _s('engine.device', 'auto', 'Where the model runs.', choices=('auto', 'cpu')),
+    _s(
+        'engine.context_length',
+        0,
+        "Tokens of prompt and answer together; 0 = the model's own, at most 65,536.",
+        0,
+        262144,
+        unit='tokens',
+    ),
+    _s('engine.max_sequences', 8, 'Sequences that step together.', 1, 64),
+    _s('engine.max_waiting', 64, 'Requests that may wait; one more is answered BUSY.', 0, 10000),
+    _s('engine.page_size', 16, 'Positions of one KV page.', 1, 256, unit='tokens'),
+    _s(
+        'engine.kv_dtype',
+        'auto',
+        "Type of the KV cache; 'auto' is float32 on the CPU.",
+        choices=('auto', 'float32', 'bfloat16'),
+    ),
+    _s('engine.kv_memory', 1.0, 'Memory budget of the KV pages.', 0.001, 1024.0, unit='GiB'),
+    _s(
+        'engine.weight_memory',
+        4.0,
+        'Budget for weights held decoded on the CPU; beyond it they are decoded at each use.',
+        0.0,
+        1024.0,
+        unit='GiB',
+    ),
+    _s('engine.prefill_chunk', 256, 'Prompt tokens of one step.', 1, 8192, unit='tokens'),
+    _s('engine.threads', 0, 'Threads of the CPU matrix products; 0 = one.', 0, 256),
+    _s(
+        'engine.stop_timeout',
+        5.0,
+        'Time to end the engine thread at shutdown.',
+        0.1,
+        600.0,
+        unit='s',
+    ),
+    _s('sampling.temperature', 1.0, 'Default temperature; 0 is greedy.', 0.0, 10.0, live=True),
+    _s('sampling.top_k', 64, 'Default top-k; 0 = off.', 0, 1 << 20, live=True),
+    _s('sampling.top_p', 0.95, 'Default top-p; 1 = off.', 0.0, 1.0, live=True),
+    _s('sampling.min_p', 0.0, 'Default min-p; 0 = off.', 0.0, 1.0, live=True),
+    _s(
+        'sampling.repetition_penalty',
+        1.0,
+        'Default repetition penalty; 1 = off.',
+        0.01,
+        10.0,
+        live=True,
+    ),
+    _s(
+        'sampling.max_tokens',
+        1024,
+        'Default bound of an answer, thought included.',
+        1,
+        262144,
+        unit='tokens',
+        live=True,
+    ),
+    _s(
+        'sampling.seed', -1, 'Default seed; -1 draws one for each request.', -1, 2.0**53, live=True
+    ),
+    _s(
+        'request.timeout',
+        300.0,
+        'Longest time of a request, waiting included.',
+        0.1,
+        86400.0,
+        unit='s',
+        live=True,
+    ),
+    _s('request.max_messages', 1000, 'Messages of a request.', 1, 100000),
+    _s('request.max_tools', 128, 'Tools of a request.', 0, 10000),
+    _s('request.max_stop', 16, 'Stop strings of a request.', 0, 1000),
+    _s(
+        'session.ttl',
+        3600.0,
+        'A session unused for so long is forgotten; 0 = never.',
+        0.0,
+        1e9,
+        unit='s',
+    ),
+    _s(
+        'session.max_tokens',
+        0,
+        'Session history is trimmed at turn borders to stay below; 0 = half of the context.',
+        0,
+        262144,
+        unit='tokens',
+    ),
+    _s(
+        'session.max_sessions',
+        64,
+        'Sessions kept; the least recently used idle one goes first.',
+        1,
+        100000,
+    ),
+    _s(
+        'ros.token_rate',
+        20.0,
+        'Messages a second and request on ~/tokens at most; the first token goes '
+        'out at once. 0 = one message a step.',
+        0.0,
+        1000.0,
+        unit='Hz',
+        live=True,
+    ),
+    _s(
+        'ros.ask_timeout',
+        60.0,
+        'Time limit of ~/ask and ~/chat_once when the call names none.',
+        0.1,
+        86400.0,
+        unit='s',
+        live=True,
+    ),
+    _s(
+        'ros.max_priority',
+        'operator',
+        'Highest class that ROS clients may ask for.',
+        choices=PRIORITIES,
+    ),
+    _s(
+        'ros.default_priority',
+        'dialogue',
+        'Class of ROS requests that name none.',
+        choices=PRIORITIES,
+    ),
+    _s('ros.autostart', True, 'Configure at start and activate when the model is ready.'),
+    _s('ros.system_prompt', '', 'System message of requests and sessions that bring none.'),
+    _s('http.enabled', True, 'Serve the OpenAI-compatible endpoint.'),
+    _s(
+        'http.host', '127.0.0.1', 'Address to bind; beyond loopback http.api_key_file is required.'
+    ),
+    _s('http.port', 8000, 'Port to bind; 0 = a free one, which the log names.', 0, 65535),
+    _s('http.api_key_file', '', 'File (mode 0600) with the API key; empty = none.'),
+    _s(
+        'http.allowed_hosts',
+        [],
+        'Host names accepted in the Host header besides the loopback ones and http.host.',
+    ),
+    _s('http.allowed_origins', [], 'Origins of web pages that may call the endpoint.'),
+    _s('http.max_body', 16, 'Largest request body.', 1, 1024, unit='MiB'),
+    _s(
+        'http.max_priority',
+        'agent',
+        'Highest class that HTTP clients may ask for.',
+        choices=PRIORITIES,
+    ),
+    _s(
+        'http.keep_alive',
+        5.0,
+        'Time between keep-alive comments in a stream that has nothing to say.',
+        0.1,
+        600.0,
+        unit='s',
+    ),
+    _s(
+        'tools.policy_file',
+        '',
+        "Tool policy (YAML); 'demo' is the demo robot's; empty = no tools.",
+    ),
+    _s('tools.dry_run', False, 'Check and report tool calls, never execute them.'),
+    _s('tools.max_rounds', 6, 'Generations of one agent loop at most.', 1, 255),
+    _s(
+        'tools.guard',
+        'auto',
+        "Name of the goal_guard node; 'auto' = goal_guard in this namespace.",
+    ),
+)
+
+BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
+
+
+class EngineConfig:
+    """Checked values of all settings: `config['engine.context_length']`.
+
+    Raises:
+        ConfigError: an unknown name, a wrong type, a value out of range; names the setting, the value
+            and the limits.
+    """
+
+    def __init__(self, **values: Value) -> None:
+        self._values: dict[str, Any] = {s.name: _copy(s.default) for s in SETTINGS}
+        self.update(values)
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, Value]) -> EngineConfig:
+        """Make a configuration from dotted names; names that are absent keep their default."""
+        config = cls()
+        config.update(values)
+        return config
+
+    def update(self, values: dict[str, Value]) -> None:
+        """Check and set several values; nothing is set when one is wrong."""
+        checked = {name: check(name, value) for name, value in values.items()}
+        self._values.update(checked)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def as_dict(self) -> dict[str, Value]:
+        """Return all values by dotted name."""
+        return {name: _copy(value) for name, value in self._values.items()}
+
+
+def check(name: str, value: Any) -> Value:
+    """Return `value` in the setting's type, or raise ConfigError naming setting, value and limits."""
+    setting = BY_NAME.get(name)
+    if setting is None:
+        raise ConfigError(f'unknown setting {name!r}')
+    kind = type(setting.default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if kind is list and isinstance(value, (list, tuple)):
+        value = [str(item) for item in value if str(item)]
+    if type(value) is not kind:
+        raise ConfigError(f'{name} must be of type {setting.type_name}, not {value!r}')
+    if setting.choices and value not in setting.choices:
+        raise ConfigError(f'{name} must be one of {", ".join(setting.choices)}, not {value!r}')
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f'{name} must be finite, not {value!r}')
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, high = setting.minimum, setting.maximum
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise ConfigError(
+                f'{name} is {value:g}, allowed are {low:g} to {high:g}{_unit(setting)}'
+            )
+    return value  # type: ignore[no-any-return]
+
+
+def settings_table() -> str:
+    """Return the settings as a Markdown table, for docs/settings.md."""
+    rows = [
+        '| setting | type | default | range | changes while active | meaning |',
+        '|---|---|---|---|---|---|',
+    ]
+    for s in SETTINGS:
+        limits = ', '.join(s.choices)
+        if not limits and s.minimum is not None and s.maximum is not None:
+            limits = f'{s.minimum:g} to {s.maximum:g}{_unit(s)}'
+        default = repr(s.default) if s.default != '' else "''"
+        rows.append(
+            f'| `{s.name}` | {s.type_name} | `{default}` | {limits} | '
+            f'{"no" if s.read_only else "yes"} | {s.doc} |'
+        )
+    return '\n'.join(rows) + '\n'
+
+
+def _unit(setting: Setting) -> str:
+    return f' {setting.unit}' if setting.unit else ''
+
+
+def _copy(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value

@@ -1,0 +1,214 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Conversations kept on the robot: history by session id, owner, age, trimming at turn borders.
+
+Holds messages in the OpenAI form. Knows no model and no front end; chat.py is its only user.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemma_thor_ros.schema import ErrorCode, RequestError
+
+Message = dict[str, Any]
+MAX_SESSION_ID = 128
+
+
+@dataclass
+class Session:
+    """One conversation. `busy` holds the id of its running request."""
+
+    session_id: str
+    owner: str
+    messages: list[Message] = field(default_factory=list)
+    num_tokens: int = 0
+    created: float = field(default_factory=time.time)  # wall clock, seconds
+    last_used: float = field(default_factory=time.time)
+    busy: str = ''
+
+
+@dataclass(frozen=True)
+class SessionView:
+    """What others may see of a session."""
+
+    session_id: str
+    owner: str
+    num_messages: int
+    num_tokens: int
+    created: float
+    last_used: float
+    busy: bool
+
+
+class SessionStore:
+    """All sessions of a node; safe to use from any thread."""
+
+    def __init__(
+        self, ttl_s: float, max_sessions: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._ttl_s = ttl_s
+        self._max_sessions = max_sessions
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, session_id: str, owner: str, request_id: str) -> list[Message]:
+        """Reserve a session for a request and return a copy of its history.
+
+        Raises:
+            RequestError: BUSY while another request of the session runs, or when all sessions are busy;
+                INVALID_REQUEST for an id that is too long.
+        """
+        if len(session_id) > MAX_SESSION_ID:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                f'session_id has {len(session_id)} characters, at '
+                f'most {MAX_SESSION_ID} are allowed',
+                'session_id',
+            )
+        with self._lock:
+            self._expire()
+            session = self._sessions.get(session_id)
+            if session is None:
+                self._make_room()
+                session = self._sessions[session_id] = Session(
+                    session_id, owner, created=self._clock()
+                )
+            if session.busy:
+                raise RequestError(
+                    ErrorCode.BUSY,
+                    f'session {session_id!r} is busy with request {session.busy}',
+                    'session_id',
+                )
+            session.busy = request_id
+            session.last_used = self._clock()
+            return list(session.messages)
+
+    def commit(
+        self, session_id: str, request_id: str, messages: Sequence[Message], num_tokens: int
+    ) -> None:
+        """Append a request's messages and its answer, and free the session."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is not None and session.busy == request_id:
+                session.messages.extend(messages)
+                session.num_tokens = num_tokens
+                session.busy = ''
+                session.last_used = self._clock()
+
+    def trim(self, session_id: str, request_id: str, num_messages: int) -> None:
+        """Drop the first `num_messages` messages after a leading system message."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is not None and session.busy == request_id:
+                first = leading_system(session.messages)
+                del session.messages[first : first + num_messages]
+
+    def abandon(self, session_id: str, request_id: str) -> None:
+        """Free a session and leave its history as it was; a session without history is removed."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is not None and session.busy == request_id:
+                session.busy = ''
+                if not session.messages:
+                    del self._sessions[session_id]
+
+    def reset(self, session_id: str, remove: bool = False) -> list[str]:
+        """Forget the history of a session ('*' = of all); return the ids of their running requests.
+
+        Raises:
+            RequestError: UNKNOWN_SESSION.
+        """
+        with self._lock:
+            self._expire()
+            if session_id != '*' and session_id not in self._sessions:
+                raise RequestError(
+                    ErrorCode.UNKNOWN_SESSION, f'there is no session {session_id!r}', 'session_id'
+                )
+            names = list(self._sessions) if session_id == '*' else [session_id]
+            running = [self._sessions[name].busy for name in names if self._sessions[name].busy]
+            for name in names:
+                if remove:
+                    del self._sessions[name]
+                else:
+                    # A fresh object: what the running request still commits is dropped with the old one.
+                    old = self._sessions[name]
+                    self._sessions[name] = Session(
+                        name, old.owner, created=old.created, last_used=self._clock()
+                    )
+            return running
+
+    def views(self) -> list[SessionView]:
+        """Return all sessions, the latest used first."""
+        with self._lock:
+            self._expire()
+            return sorted(
+                (
+                    SessionView(
+                        s.session_id,
+                        s.owner,
+                        len(s.messages),
+                        s.num_tokens,
+                        s.created,
+                        s.last_used,
+                        bool(s.busy),
+                    )
+                    for s in self._sessions.values()
+                ),
+                key=lambda view: -view.last_used,
+            )
+
+    def history(self, session_id: str) -> list[Message]:
+        """Return a copy of a session's messages.
+
+        Raises:
+            RequestError: UNKNOWN_SESSION.
+        """
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is None:
+                raise RequestError(
+                    ErrorCode.UNKNOWN_SESSION, f'there is no session {session_id!r}', 'session_id'
+                )
+            return list(session.messages)
+
+    def _expire(self) -> None:
+        if self._ttl_s > 0:
+            limit = self._clock() - self._ttl_s
+            for name in [
+                n for n, s in self._sessions.items() if not s.busy and s.last_used < limit
+            ]:
+                del self._sessions[name]
+
+    def _make_room(self) -> None:
+        if len(self._sessions) < self._max_sessions:
+            return
+        idle = [s for s in self._sessions.values() if not s.busy]
+        if not idle:
+            raise RequestError(
+                ErrorCode.BUSY, f'all {self._max_sessions} sessions are busy', 'session_id'
+            )
+        del self._sessions[min(idle, key=lambda s: s.last_used).session_id]
+
+
+def leading_system(messages: Sequence[Message]) -> int:
+    """Return 1 when the first message is the system's, else 0."""
+    return int(bool(messages) and messages[0].get('role') in ('system', 'developer'))
+
+
+def first_turn_size(messages: Sequence[Message]) -> int:
+    """Return how many messages, after a leading system message, make up the oldest turn.
+
+    A turn is a user message with everything up to the next user message, so that a call is never parted
+    from its result. 0 when there is no later turn to keep.
+    """
+    first = leading_system(messages)
+    for index in range(first + 1, len(messages)):
+        if messages[index].get('role') == 'user':
+            return index - first
+    return 0
