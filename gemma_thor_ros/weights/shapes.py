@@ -1,0 +1,141 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Which text weights a config.json asks for, and their shapes.
+
+Reads only the fields that decide shapes. Whether the model can be served is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gemma_thor_ros.schema import ConfigError
+
+Shape = tuple[int, ...]
+
+_LIMIT = 1 << 31                         # no axis of any real tensor comes near
+
+
+@dataclass(frozen=True)
+class TextShapes:
+    """The sizes in `text_config` that shapes follow from; field names are those of config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    num_global_key_value_heads: int
+    head_dim: int
+    global_head_dim: int
+    attention_k_eq_v: bool
+    num_experts: int                     # 0: no MoE block
+    moe_intermediate_size: int
+    full_layers: tuple[bool, ...]        # one entry a layer
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> TextShapes:
+        """From a decoded config.json; raises ConfigError naming the field."""
+        text = config.get('text_config', config)
+        if not isinstance(text, Mapping):
+            raise ConfigError('config.json: text_config is no object')
+        num_layers = _size(text, 'num_hidden_layers')
+        if num_layers > 1024:
+            raise ConfigError(f'config.json: num_hidden_layers is {num_layers}, the limit is 1024')
+        is_moe = text.get('enable_moe_block') is True
+        num_key_value_heads = _size(text, 'num_key_value_heads')
+        head_dim = _size(text, 'head_dim')
+        return cls(
+            vocab_size=_size(text, 'vocab_size'),
+            hidden_size=_size(text, 'hidden_size'),
+            intermediate_size=_size(text, 'intermediate_size'),
+            num_attention_heads=_size(text, 'num_attention_heads'),
+            num_key_value_heads=num_key_value_heads,
+            num_global_key_value_heads=_size(text, 'num_global_key_value_heads',
+                                             num_key_value_heads),
+            head_dim=head_dim,
+            global_head_dim=_size(text, 'global_head_dim', head_dim),
+            attention_k_eq_v=text.get('attention_k_eq_v') is True,
+            num_experts=_size(text, 'num_experts') if is_moe else 0,
+            moe_intermediate_size=_size(text, 'moe_intermediate_size') if is_moe else 0,
+            full_layers=_full_layers(text, num_layers))
+
+    @property
+    def num_layers(self) -> int:
+        """Number of decoder layers."""
+        return len(self.full_layers)
+
+    def layer(self, index: int) -> dict[str, Shape]:
+        """Canonical name without 'layers.N.' -> shape, for one layer. Linears are (out, in)."""
+        full = self.full_layers[index]
+        hidden, intermediate = self.hidden_size, self.intermediate_size
+        head_dim = self.global_head_dim if full else self.head_dim
+        shares = full and self.attention_k_eq_v      # V comes from the K projection
+        kv_heads = self.num_global_key_value_heads if shares else self.num_key_value_heads
+        shapes: dict[str, Shape] = {
+            'self_attn.q_proj': (self.num_attention_heads * head_dim, hidden),
+            'self_attn.k_proj': (kv_heads * head_dim, hidden),
+            'self_attn.v_proj': (kv_heads * head_dim, hidden),
+            'self_attn.o_proj': (hidden, self.num_attention_heads * head_dim),
+            'self_attn.q_norm': (head_dim,),
+            'self_attn.k_norm': (head_dim,),
+            'mlp.gate_proj': (intermediate, hidden),
+            'mlp.up_proj': (intermediate, hidden),
+            'mlp.down_proj': (hidden, intermediate),
+            'input_layernorm': (hidden,),
+            'post_attention_layernorm': (hidden,),
+            'pre_feedforward_layernorm': (hidden,),
+            'post_feedforward_layernorm': (hidden,),
+            'layer_scalar': (1,),
+        }
+        if shares:
+            del shapes['self_attn.v_proj']
+        if self.num_experts:
+            experts, inner = self.num_experts, self.moe_intermediate_size
+            shapes.update({
+                'experts.gate_proj': (experts, inner, hidden),
+                'experts.up_proj': (experts, inner, hidden),
+                'experts.down_proj': (experts, hidden, inner),
+                'router.proj': (experts, hidden),
+                'router.scale': (hidden,),
+                'router.per_expert_scale': (experts,),
+                'post_feedforward_layernorm_1': (hidden,),
+                'post_feedforward_layernorm_2': (hidden,),
+                'pre_feedforward_layernorm_2': (hidden,),
+            })
+        return shapes
+
+    def all(self) -> dict[str, Shape]:
+        """Canonical name -> shape of every text weight, in the model's order."""
+        shapes: dict[str, Shape] = {'embed_tokens': (self.vocab_size, self.hidden_size)}
+        for index in range(self.num_layers):
+            shapes.update({f'layers.{index}.{name}': shape
+                           for name, shape in self.layer(index).items()})
+        shapes['norm'] = (self.hidden_size,)
+        return shapes
+
+
+def _size(text: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = text.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < _LIMIT:
+        raise ConfigError(f'config.json: {name} must be a positive integer, found {value!r}')
+    return value
+
+
+def _full_layers(text: Mapping[str, Any], num_layers: int) -> tuple[bool, ...]:
+    types = text.get('layer_types')
+    if types is None:                    # the family's default: five sliding layers, then a full one
+        types = ['full_attention' if index % 6 == 5 else 'sliding_attention'
+                 for index in range(num_layers)]
+        types[-1] = 'full_attention'
+    if not isinstance(types, list) or len(types) != num_layers:
+        raise ConfigError(f'config.json: layer_types must be a list of {num_layers} entries')
+    for entry in types:
+        if entry not in ('full_attention', 'sliding_attention'):
+            raise ConfigError(f'config.json: layer_types has {entry!r}; known are full_attention, '
+                              'sliding_attention')
+    return tuple(entry == 'full_attention' for entry in types)
