@@ -60,8 +60,8 @@ class DenseWeight:
 class Nvfp4Weight:
     """e2m1 codes under one e4m3 scale per 16 columns and one float32 scale per matrix.
 
-    packed (..., N, M/2) uint8, the even column in the low nibble; group_scales (..., N, M/16) uint8,
-    e4m3 bits, linear order; global_scale float32, shape () or (E,), always a MULTIPLIER:
+    packed (..., N, M/2) uint8, the even column in the low nibble; group_scales (..., N, M/16)
+    uint8, e4m3 bits, linear order; global_scale float32, shape () or (E,), always a MULTIPLIER:
     w = e2m1 * e4m3 * global_scale. The leading axis, if any, is E.
     """
 

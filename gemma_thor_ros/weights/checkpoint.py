@@ -55,12 +55,12 @@ class Checkpoint:
 
     @cached_property
     def text_prefix(self) -> str:
-        """What stands before 'layers.0...' on disk; raises ConfigError when nothing looks like it."""
+        """What stands before 'layers.0...' on disk; ConfigError when nothing looks like it."""
         prefix = find_text_prefix(self.tensors)
         if prefix is None:
             raise ConfigError(f'{self.folder}: none of its {len(self.tensors)} tensors is a text '
-                              "weight of Gemma 4 (expected names like 'model.language_model.layers."
-                              "0.input_layernorm.weight')")
+                              'weight of Gemma 4 (expected names like '
+                              "'model.language_model.layers.0.input_layernorm.weight')")
         return prefix
 
     def names(self) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class TextWeights(Mapping[str, Weight]):
         return f'{self._module(layer)}.{self._expert_folder}.{fused}'
 
     def _read_fused(self, name: str) -> DenseWeight:
-        """gate, up or down of all experts as a view of the fused tensor: rows are gate, then up."""
+        """gate, up or down of all experts, a view of the fused tensor: rows are gate, then up."""
         whole = read_dense(self._checkpoint.tensors, self._fused_name(name))
         rows = self._shapes[name][1]
         if name.endswith('.gate_proj'):
@@ -189,14 +189,14 @@ class TextWeights(Mapping[str, Weight]):
             return Form.FUSED
         modules = self._expert_modules(name, shape[0])
         if not any(form_of(tensors, module) for module in modules):
-            raise ConfigError(f'{self._checkpoint.folder}: tensor {fused!r} is missing, and so are '
-                              f'the unfused ones such as {parameter(modules[0])!r}')
+            raise ConfigError(f'{self._checkpoint.folder}: tensor {fused!r} is missing, and so '
+                              f'are the unfused ones such as {parameter(modules[0])!r}')
         forms = [self._check_module(module, shape[1:], name) for module in modules]
-        for module, form in zip(modules, forms):
+        for module, form in zip(modules, forms, strict=True):
             if form is not forms[0]:
                 raise ConfigError(f'{self._checkpoint.folder}: {module!r} is {form.value}, but '
-                                  f'{modules[0]!r} is {forms[0].value}; the experts of a layer must '
-                                  'be stored alike')
+                                  f'{modules[0]!r} is {forms[0].value}; the experts of a layer '
+                                  'must be stored alike')
         return forms[0]
 
     def _check_module(self, module: str, shape: Shape, name: str) -> Form:
@@ -206,8 +206,8 @@ class TextWeights(Mapping[str, Weight]):
             self._used.add(check_dense(tensors, parameter(module), shape))
             return form
         if not name.endswith('_proj'):
-            raise ConfigError(f'{self._checkpoint.folder}: {module!r} is {form.value}; only linear '
-                              'layers may be quantised')
+            raise ConfigError(f'{self._checkpoint.folder}: {module!r} is {form.value}; only '
+                              'linear layers may be quantised')
         self._used.update(check_nvfp4(tensors, module, shape, form))
         return form
 
@@ -216,8 +216,8 @@ class TextWeights(Mapping[str, Weight]):
         left = [name for name in self._checkpoint.parts()[Part.TEXT] if name not in self._used
                 and name.rpartition('.')[2] not in SURPLUS_SUFFIXES]
         if left:
-            raise ConfigError(f'{self._checkpoint.folder}: {len(left)} text tensors that config.json '
-                              f'has no place for: {", ".join(left[:3])}'
+            raise ConfigError(f'{self._checkpoint.folder}: {len(left)} text tensors that '
+                              f'config.json has no place for: {", ".join(left[:3])}'
                               f'{", ..." if len(left) > 3 else ""}')
 
 

@@ -68,7 +68,7 @@ def check_dense(tensors: TensorFiles, name: str, shape: Shape) -> str:
 
 
 def check_nvfp4(tensors: TensorFiles, module: str, shape: Shape, form: Form) -> list[str]:
-    """The on-disk names of a quantised (N, M) module, if all are present and fit; else ConfigError."""
+    """The on-disk names of a quantised (N, M) module, if all fit; else ConfigError."""
     if form not in _NVFP4_SUFFIXES:
         raise ConfigError(f'{tensors.folder}: {module!r} is {form.value}; {_SUPPORTED_TEXT}')
     rows, columns = shape

@@ -15,8 +15,8 @@ TEXT_PREFIXES = ('model.language_model.', 'language_model.model.', 'language_mod
 
 _VISION = ('vision_tower.', 'vision_embedder.', 'embed_vision.', 'multi_modal_projector.')
 _AUDIO = ('audio_tower.', 'embed_audio.')
-_TEXT = ('layers.', 'embed_tokens.', 'embed_tokens_per_layer.', 'norm.', 'per_layer_model_projection.',
-         'per_layer_projection_norm.')
+_TEXT = ('layers.', 'embed_tokens.', 'embed_tokens_per_layer.', 'norm.',
+         'per_layer_model_projection.', 'per_layer_projection_norm.')
 
 # Tensors beside a weight that weight-only inference leaves aside: activation and KV cache scales.
 SURPLUS_SUFFIXES = ('input_global_scale', 'input_scale', 'k_scale', 'v_scale', 'q_scale')

@@ -53,21 +53,22 @@ def encode_e2m1(ratio: npt.NDArray[np.float32]) -> Bytes:
     The sign bit is kept where the magnitude becomes zero, as other NVFP4 writers do.
     """
     magnitude = np.abs(ratio)
-    codes = (magnitude > 0.25).view(np.uint8)
-    for reached in (magnitude >= 0.75, magnitude > 1.25, magnitude >= 1.75, magnitude > 2.5,
-                    magnitude >= 3.5, magnitude > 5.0):
+    codes = np.zeros(ratio.shape, np.uint8)
+    for reached in (magnitude > 0.25, magnitude >= 0.75, magnitude > 1.25, magnitude >= 1.75,
+                    magnitude > 2.5, magnitude >= 3.5, magnitude > 5.0):
         codes += reached.view(np.uint8)
-    negative = np.signbit(ratio).view(np.uint8)
-    return np.asarray(codes | (negative << np.uint8(3)), np.uint8)
+    codes |= np.signbit(ratio).view(np.uint8) << np.uint8(3)
+    return codes
 
 
 def pack_e2m1(codes: Bytes) -> Bytes:
     """Two codes a byte along the last axis: (..., M) -> (..., M / 2)."""
-    return np.asarray(codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4)), np.uint8)
+    packed: Bytes = codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))
+    return packed
 
 
 def encode_e4m3(values: npt.NDArray[np.float32]) -> Bytes:
-    """Nearest e4m3 code of non-negative finite values, ties to the even code, saturating at 448."""
+    """Nearest e4m3 code of non-negative finite values; ties to the even code, at most 448."""
     values = np.minimum(np.asarray(values, dtype=np.float32), np.float32(E4M3_MAX))
     _, exponent = np.frexp(values)
     # A normal value in [2^e, 2^(e+1)) has steps of 2^(e-3); frexp counts the exponent one higher.
@@ -76,7 +77,8 @@ def encode_e4m3(values: npt.NDArray[np.float32]) -> Bytes:
     bits = rounded.view(np.uint32)
     normal = ((bits >> 20) & 0x7FF).astype(np.int32) - ((127 - 7) << 3)
     subnormal = (rounded * np.float32(512.0)).astype(np.int32)
-    return np.where(rounded >= E4M3_MIN_NORMAL, normal, subnormal).astype(np.uint8)
+    codes: Bytes = np.where(rounded >= E4M3_MIN_NORMAL, normal, subnormal).astype(np.uint8)
+    return codes
 
 
 def bf16_to_float32(bits: Bf16) -> npt.NDArray[np.float32]:

@@ -37,8 +37,8 @@ _E4M3 = E4M3_VALUES.astype(np.float32)
 class Convention(Enum):
     """How a checkpoint stores the scales."""
 
-    COMPRESSED_TENSORS = 'compressed-tensors'            # global scale is a divisor, 2688 / amax
-    MODELOPT = 'modelopt'                                # global scale is a multiplier, amax / 2688
+    COMPRESSED_TENSORS = 'compressed-tensors'        # global scale is a divisor, 2688 / amax
+    MODELOPT = 'modelopt'                # global scale is a multiplier, amax / 2688
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class QuantizedTensor:
 
 
 def to_multiplier(stored_scale: np.float32, convention: Convention) -> np.float32:
-    """The canonical multiplier of a stored global scale: a divisor becomes float32(1 / divisor)."""
+    """The multiplier of a stored global scale: a divisor becomes float32(1 / divisor)."""
     if convention is Convention.MODELOPT:
         return stored_scale
     return np.float32(1.0) / stored_scale
@@ -85,9 +85,9 @@ def quantize_matrix(values: npt.NDArray[Any] | DenseWeight, convention: Conventi
 
     `amax` overrides the largest magnitude, so that matrices that are multiplied together can share
     one global scale; it must not be below the true one. Raises ValueError when M is no multiple of
-    16 or a value is not finite. Values whose group's scale is a normal e4m3 number are fixed points:
-    quantising decoded values again gives the same codes (a group 28,672 times weaker than the
-    strongest is below that, and may lose a step).
+    16 or a value is not finite. Where a group's scale is a normal e4m3 number, quantising decoded
+    values again gives the same codes; a group 28,672 times weaker than the strongest is below
+    that, and may lose a step.
     """
     rows, columns = values.shape
     if columns % GROUP_SIZE:
@@ -129,7 +129,8 @@ def largest_magnitude(values: npt.NDArray[Any] | DenseWeight) -> float:
     """Max |value|; not finite when any value is not."""
     if isinstance(values, DenseWeight):
         if values.kind == 'bf16':        # bits without the sign are ordered as the magnitudes are
-            return float(bf16_to_float32((values.data & np.uint16(0x7FFF)).max(keepdims=True)).item())
+            largest = (values.data & np.uint16(0x7FFF)).max(keepdims=True)
+            return float(bf16_to_float32(largest).item())
         values = values.data
     return float(np.maximum(values.max(), -values.min()))
 
@@ -153,7 +154,7 @@ def _quantize_chunk(values: npt.NDArray[np.float32], stored: np.float32,
             steps = _E4M3[scales] * stored
         else:
             scales = encode_e4m3(group_max / np.float32(E2M1_MAX) * stored)
-            scales[scales == 0] = 0x20               # 0.125: what this form stores for an empty group
+            scales[scales == 0] = 0x20   # 0.125: what this form stores for an empty group
             steps = _E4M3[scales] / stored
         codes = encode_e2m1(groups / steps[..., None])
         lost = groups - _E2M1[codes] * steps[..., None]

@@ -98,8 +98,8 @@ class TensorFiles(Mapping[str, TensorInfo]):
                 if other is None or (weight_map or {}).get(name) == file.path.name:
                     self._file_of[name] = file
                 elif (weight_map or {}).get(name) != other.path.name:
-                    raise ConfigError(f'{folder}: tensor {name!r} is in both {other.path.name} and '
-                                      f'{file.path.name}')
+                    raise ConfigError(f'{folder}: tensor {name!r} is in both {other.path.name} '
+                                      f'and {file.path.name}')
 
     def __getitem__(self, name: str) -> TensorInfo:
         return self._file_of[name][name]
@@ -135,8 +135,8 @@ def open_tensors(folder: str | Path) -> TensorFiles:
     if len(found) == 1:
         return TensorFiles(folder, [SafetensorsFile(found[0])])
     if found:
-        raise ConfigError(f'{folder}: {len(found)} safetensors files but no {INDEX_NAME} that says '
-                          'which belong together')
+        raise ConfigError(f'{folder}: {len(found)} safetensors files but no {INDEX_NAME} that '
+                          'says which belong together')
     raise ConfigError(f'{folder}: no {SINGLE_NAME} and no {INDEX_NAME}')
 
 
@@ -171,7 +171,8 @@ def _open_index(folder: Path) -> TensorFiles:
     if missing:
         raise ConfigError(f'{folder}: {len(missing)} of {len(shards)} shards are missing: '
                           f'{", ".join(missing[:3])}{", ..." if len(missing) > 3 else ""}')
-    tensors = TensorFiles(folder, [SafetensorsFile(folder / shard) for shard in shards], weight_map)
+    files = [SafetensorsFile(folder / shard) for shard in shards]
+    tensors = TensorFiles(folder, files, weight_map)
     for name, shard in weight_map.items():
         if name not in tensors:
             raise ConfigError(f'{folder / shard}: lacks tensor {name!r}, which {INDEX_NAME} lists')
@@ -194,7 +195,8 @@ def _map_file(path: Path) -> tuple[mmap.mmap, dict[str, Any], int]:
         raise ConfigError(f'{path}: header says it has {length} bytes, the limit is '
                           f'{MAX_HEADER_BYTES}; this is no safetensors file')
     if 8 + length > size:
-        raise ConfigError(f'{path}: truncated: header needs {8 + length} bytes, the file has {size}')
+        raise ConfigError(f'{path}: truncated: header needs {8 + length} bytes, the file has '
+                          f'{size}')
     try:
         header = json.loads(mapped[8:8 + length], object_pairs_hook=_unique_pairs)
     except (ValueError, RecursionError) as error:
@@ -227,8 +229,8 @@ def _infos(path: Path, header: dict[str, Any], data_start: int,
     position = data_start
     for info in sorted(infos.values(), key=lambda item: (item.start, item.stop)):
         if info.stop > size:
-            raise ConfigError(f'{path}: truncated: tensor {info.name!r} ends at byte {info.stop}, the '
-                              f'file has {size}')
+            raise ConfigError(f'{path}: truncated: tensor {info.name!r} ends at byte {info.stop}, '
+                              f'the file has {size}')
         if info.start != position:
             what = 'overlaps the tensor before it' if info.start < position else 'leaves a hole'
             raise ConfigError(f'{path}: corrupt header: tensor {info.name!r} starts at byte '
@@ -256,8 +258,8 @@ def _info(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
     if expected == 0:
         raise ConfigError(f'{where} is empty: shape {shape}')
     if stop - start != expected:
-        raise ConfigError(f'{where} of dtype {dtype} and shape {shape} needs {expected} bytes, its '
-                          f'data_offsets give {stop - start}')
+        raise ConfigError(f'{where} of dtype {dtype} and shape {shape} needs {expected} bytes, '
+                          f'its data_offsets give {stop - start}')
     return TensorInfo(name, dtype, tuple(shape), path, data_start + start, data_start + stop)
 
 

@@ -46,21 +46,25 @@ class TextShapes:
             raise ConfigError(f'config.json: num_hidden_layers is {num_layers}, the limit is 1024')
         is_moe = text.get('enable_moe_block') is True
         num_key_value_heads = _size(text, 'num_key_value_heads')
-        head_dim = _size(text, 'head_dim')
+        full_layers = _full_layers(text, num_layers)
+        override = _full_layer_override(text)
+        shares = text.get('attention_k_eq_v') is True
+        num_global = _size(text, 'num_global_key_value_heads', num_key_value_heads)
         return cls(
             vocab_size=_size(text, 'vocab_size'),
             hidden_size=_size(text, 'hidden_size'),
             intermediate_size=_size(text, 'intermediate_size'),
             num_attention_heads=_size(text, 'num_attention_heads'),
             num_key_value_heads=num_key_value_heads,
-            num_global_key_value_heads=_size(text, 'num_global_key_value_heads',
-                                             num_key_value_heads),
-            head_dim=head_dim,
-            global_head_dim=_size(text, 'global_head_dim', head_dim),
-            attention_k_eq_v=text.get('attention_k_eq_v') is True,
+            # Without k_eq_v the family ignores num_global_key_value_heads.
+            num_global_key_value_heads=_size(override, 'num_key_value_heads',
+                                             num_global if shares else num_key_value_heads),
+            head_dim=_size(text, 'head_dim'),
+            global_head_dim=_size(override, 'head_dim', _size(text, 'global_head_dim', 512)),
+            attention_k_eq_v=shares,
             num_experts=_size(text, 'num_experts') if is_moe else 0,
             moe_intermediate_size=_size(text, 'moe_intermediate_size') if is_moe else 0,
-            full_layers=_full_layers(text, num_layers))
+            full_layers=full_layers)
 
     @property
     def num_layers(self) -> int:
@@ -73,7 +77,7 @@ class TextShapes:
         hidden, intermediate = self.hidden_size, self.intermediate_size
         head_dim = self.global_head_dim if full else self.head_dim
         shares = full and self.attention_k_eq_v      # V comes from the K projection
-        kv_heads = self.num_global_key_value_heads if shares else self.num_key_value_heads
+        kv_heads = self.num_global_key_value_heads if full else self.num_key_value_heads
         shapes: dict[str, Shape] = {
             'self_attn.q_proj': (self.num_attention_heads * head_dim, hidden),
             'self_attn.k_proj': (kv_heads * head_dim, hidden),
@@ -126,9 +130,21 @@ def _size(text: Mapping[str, Any], name: str, default: int | None = None) -> int
     return value
 
 
+def _full_layer_override(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The full layers' sizes where newer writers fold them into `per_layer_config`."""
+    per_layer = text.get('per_layer_config')
+    if not per_layer:
+        return {}
+    entries = list(per_layer.values()) if isinstance(per_layer, Mapping) else [None]
+    first = entries[0]
+    if not isinstance(first, Mapping) or any(entry != first for entry in entries):
+        raise ConfigError('config.json: per_layer_config must map layers to equal objects')
+    return first
+
+
 def _full_layers(text: Mapping[str, Any], num_layers: int) -> tuple[bool, ...]:
     types = text.get('layer_types')
-    if types is None:                    # the family's default: five sliding layers, then a full one
+    if types is None:                    # the family's default: five sliding layers, a full one
         types = ['full_attention' if index % 6 == 5 else 'sliding_attention'
                  for index in range(num_layers)]
         types[-1] = 'full_attention'

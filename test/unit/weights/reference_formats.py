@@ -87,7 +87,8 @@ CONFIG: dict[str, Any] = {
     'text_config': {
         'model_type': 'gemma4_text', 'vocab_size': 64, 'hidden_size': 32,
         'intermediate_size': 48, 'num_hidden_layers': 2, 'num_attention_heads': 4,
-        'num_key_value_heads': 2, 'num_global_key_value_heads': 1, 'head_dim': 16, 'global_head_dim': 32,
+        'num_key_value_heads': 2, 'num_global_key_value_heads': 1, 'head_dim': 16,
+        'global_head_dim': 32,
         'attention_k_eq_v': True, 'layer_types': ['sliding_attention', 'full_attention'],
         'enable_moe_block': True, 'num_experts': 3, 'top_k_experts': 2,
         'moe_intermediate_size': 16,
@@ -98,7 +99,8 @@ CONFIG: dict[str, Any] = {
 LINEARS = {                              # out, in of every quantisable module of CONFIG
     0: {'self_attn.q_proj': (64, 32), 'self_attn.k_proj': (32, 32), 'self_attn.v_proj': (32, 32),
         'self_attn.o_proj': (32, 64)},
-    1: {'self_attn.q_proj': (128, 32), 'self_attn.k_proj': (32, 32), 'self_attn.o_proj': (32, 128)},
+    1: {'self_attn.q_proj': (128, 32), 'self_attn.k_proj': (32, 32),
+        'self_attn.o_proj': (32, 128)},
 }
 MLP = {'mlp.gate_proj': (48, 32), 'mlp.up_proj': (48, 32), 'mlp.down_proj': (32, 48)}
 EXPERT = {'gate_proj': (16, 32), 'up_proj': (16, 32), 'down_proj': (32, 16)}

@@ -49,7 +49,7 @@ def bf16_tensors(prefix: str = PREFIX) -> Tensors:
 
 def packed_tensors(form: str, prefix: str = PREFIX, folder: str = 'experts',
                    attention: bool = True) -> Tensors:
-    """Quantised linears and unfused experts; attention may stay bf16 (ModelOpt's MLP-only packs)."""
+    """Quantised linears and unfused experts; attention may stay bf16, as in MLP-only packs."""
     rng = np.random.default_rng(2)
     tensors = unquantised(prefix, rng)
     for module, shape in linears().items():
@@ -78,7 +78,8 @@ def test_bf16_originals(tmp_path: Path, prefix: str, num_shards: int) -> None:
     for name in ('embed_tokens', 'norm', 'layers.0.self_attn.v_proj', 'layers.1.mlp.down_proj',
                  'layers.1.router.proj'):
         assert np.array_equal(to_float(weights[name]), values(tensors, f'{prefix}{name}.weight'))
-    for name in ('layers.0.layer_scalar', 'layers.1.router.scale', 'layers.1.router.per_expert_scale'):
+    for name in ('layers.0.layer_scalar', 'layers.1.router.scale',
+                 'layers.1.router.per_expert_scale'):
         assert np.array_equal(to_float(weights[name]), values(tensors, prefix + name))
     fused = values(tensors, f'{prefix}layers.1.experts.gate_up_proj')
     assert np.array_equal(to_float(weights['layers.1.experts.gate_proj']), fused[:, :16])
@@ -111,14 +112,16 @@ def test_nvfp4_packs(tmp_path: Path, form: str, folder: str, attention: bool) ->
             weight = weights[f'layers.{layer}.experts.{projection}']
             assert isinstance(weight, Nvfp4Weight)
             for expert in range(3):
-                want = expected(tensors, f'{PREFIX}layers.{layer}.{folder}.{expert}.{projection}', form)
+                module = f'{PREFIX}layers.{layer}.{folder}.{expert}.{projection}'
+                want = expected(tensors, module, form)
                 assert weight.dequantize(np.float64)[expert].tobytes() == want.tobytes()
                 assert np.array_equal(weight[expert].dequantize(), want.astype(np.float32))
 
 
 @pytest.mark.parametrize('form', FORMS)
 def test_one_layer_at_a_time(tmp_path: Path, form: str) -> None:
-    weights = open_checkpoint(write_folder(tmp_path / 'x', CONFIG, packed_tensors(form))).text_weights()
+    folder = write_folder(tmp_path / 'x', CONFIG, packed_tensors(form))
+    weights = open_checkpoint(folder).text_weights()
     layer = weights.layer(1)
     assert len(layer) == 22 and 'self_attn.v_proj' not in layer
     assert layer['experts.down_proj'].shape == (3, 32, 16)
@@ -178,7 +181,8 @@ def test_every_missing_tensor_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(('name', 'replacement', 'message'), [
-    ('norm.weight', ('BF16', np.zeros(31, np.uint16)), r"norm.weight' has shape \[31\], expected \[32\]"),
+    ('norm.weight', ('BF16', np.zeros(31, np.uint16)),
+     r"norm.weight' has shape \[31\], expected \[32\]"),
     ('norm.weight', ('F16', np.zeros(32, np.uint16)), "norm.weight' is F16, expected BF16 or F32"),
     ('layers.0.mlp.up_proj.weight_packed', ('U8', np.zeros((16, 48), np.uint8)),
      r"up_proj.weight_packed' has shape \[16, 48\], expected \[48, 16\]"),
@@ -188,12 +192,15 @@ def test_every_missing_tensor_is_named(tmp_path: Path) -> None:
      "up_proj.weight_scale' is U8, expected F8_E4M3"),
     ('layers.1.experts.2.up_proj.weight_global_scale', ('F32', np.ones(2, np.float32)),
      r"weight_global_scale' has shape \[2\], expected \[1\]"),
-    ('layers.0.mlp.up_proj.weight_shape', ('I32', np.zeros(2, np.int32)), 'int4 .*supported are bf16'),
-    ('layers.2.norm.weight', ('BF16', np.zeros(32, np.uint16)), 'no place for: .*layers.2.norm.weight'),
+    ('layers.0.mlp.up_proj.weight_shape', ('I32', np.zeros(2, np.int32)),
+     'int4 .*supported are bf16'),
+    ('layers.2.norm.weight', ('BF16', np.zeros(32, np.uint16)),
+     'no place for: .*layers.2.norm.weight'),
     ('layers.0.mlp.up_proj.pre_quant_scale', ('F32', np.ones(32, np.float32)),
      'no place for: .*pre_quant_scale'),
     ('layers.1.self_attn.v_proj.weight', ('BF16', np.zeros((32, 32), np.uint16)), 'no place for'),
-    ('norm.weight_packed', ('U8', np.zeros((1, 16), np.uint8)), 'only linear layers may be quantised'),
+    ('norm.weight_packed', ('U8', np.zeros((1, 16), np.uint8)),
+     'only linear layers may be quantised'),
 ])
 def test_wrong_tensors_are_named_with_both_sides(tmp_path: Path, name: str, replacement: Any,
                                                  message: str) -> None:
@@ -239,11 +246,13 @@ def test_global_scales_must_be_positive_numbers(tmp_path: Path, form: str, bad: 
 def test_global_scale_may_be_a_scalar_or_one_value(tmp_path: Path) -> None:
     for number, form in enumerate(FORMS):
         tensors = packed_tensors(form)
-        before = open_checkpoint(write_folder(tmp_path / f'a{number}', CONFIG, tensors)).text_weights()
+        folder = write_folder(tmp_path / f'a{number}', CONFIG, tensors)
+        before = open_checkpoint(folder).text_weights()
         for name, (dtype, array) in tensors.items():
             if name.endswith(('weight_global_scale', 'weight_scale_2')):
                 tensors[name] = (dtype, array.reshape(() if array.ndim else (1,)))
-        after = open_checkpoint(write_folder(tmp_path / f'b{number}', CONFIG, tensors)).text_weights()
+        folder = write_folder(tmp_path / f'b{number}', CONFIG, tensors)
+        after = open_checkpoint(folder).text_weights()
         for module in linears():
             assert np.array_equal(to_float(before[module]), to_float(after[module]))
 
@@ -258,7 +267,8 @@ def test_global_scale_may_be_a_scalar_or_one_value(tmp_path: Path) -> None:
     ({'vocab_size': 0}, 'vocab_size'),
     ({'head_dim': 2 ** 40}, 'head_dim'),
 ])
-def test_config_fields_that_shapes_need(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_config_fields_that_shapes_need(tmp_path: Path, change: dict[str, Any],
+                                        message: str) -> None:
     config = copy.deepcopy(CONFIG)
     config['text_config'].update(change)
     with pytest.raises(ConfigError, match=message):

@@ -83,7 +83,8 @@ FAULTY: list[tuple[str, Any, bytes, str]] = [
     ('float shape', {'a': entry('F32', [1.0], 0, 4)}, b'0000', r'shape \[1.0\]'),
     ('bool shape', {'a': entry('F32', [True], 0, 4)}, b'0000', r'shape \[True\]'),
     ('many axes', {'a': entry('F32', [2 ** 62] * 5000, 0, 4)}, b'0000', 'shape'),
-    ('huge', {'a': entry('F32', [2 ** 40, 2 ** 40], 0, 4)}, b'0000', 'needs 4835703278458516698824704'),
+    ('huge', {'a': entry('F32', [2 ** 40, 2 ** 40], 0, 4)}, b'0000',
+     'needs 4835703278458516698824704'),
     ('empty', {'a': entry('F32', [0, 2 ** 60], 0, 0)}, b'', 'is empty'),
     ('offsets', {'a': entry('F32', [1], 4, 0)}, b'0000', r'data_offsets \[4, 0\]'),
     ('negative offset', {'a': entry('F32', [1], -4, 0)}, b'0000', 'data_offsets'),
@@ -153,12 +154,14 @@ def test_any_damage_gives_a_config_error_or_sound_tensors(good: tuple[Path, byte
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    lambda inner: (st.lists(inner, max_size=4)
+                   | st.dictionaries(st.text(max_size=5), inner, max_size=4)),
     max_leaves=12)
 ENTRIES = st.fixed_dictionaries({}, optional={
     'dtype': st.sampled_from(['F32', 'BF16', 'U8', 'F8_E4M3', 'BOOL']) | JSON_VALUES,
     'shape': st.lists(st.integers(0, 5) | st.integers(), max_size=3) | JSON_VALUES,
-    'data_offsets': st.lists(st.integers(0, 64) | st.integers(), min_size=2, max_size=2) | JSON_VALUES})
+    'data_offsets': (st.lists(st.integers(0, 64) | st.integers(), min_size=2, max_size=2)
+                     | JSON_VALUES)})
 
 
 @settings(max_examples=300, deadline=None,
