@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every user setting once: name, type, default, range, unit, meaning.
 
-ROS parameters, command-line flags and the table in docs/settings.md are made from SETTINGS. Knows no
-ROS and no argparse; reads no environment.
+ROS parameters, command-line flags and the table in docs/settings.md are made from SETTINGS. Knows
+no ROS and no argparse; reads no environment.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ SETTINGS: tuple[Setting, ...] = (
         'engine.kv_dtype',
         'auto',
         "Type of the KV cache; 'auto' is float32 on the CPU.",
-        choices=('auto', 'float32', 'bfloat16'),
+        choices=('auto', 'float32'),
     ),
     _s('engine.kv_memory', 1.0, 'Memory budget of the KV pages.', 0.001, 1024.0, unit='GiB'),
     _s(
@@ -261,8 +261,8 @@ class EngineConfig:
     """Checked values of all settings: `config['engine.context_length']`.
 
     Raises:
-        ConfigError: an unknown name, a wrong type, a value out of range; names the setting, the value
-            and the limits.
+        ConfigError: an unknown name, a wrong type, a value out of range; names the setting, the
+            value and the limits.
     """
 
     def __init__(self, **values: Value) -> None:
@@ -290,7 +290,9 @@ class EngineConfig:
 
 
 def check(name: str, value: Any) -> Value:
-    """Return `value` in the setting's type, or raise ConfigError naming setting, value and limits."""
+    """Return `value` in the setting's type, or raise ConfigError naming setting, value and
+    limits.
+    """
     setting = BY_NAME.get(name)
     if setting is None:
         raise ConfigError(f'unknown setting {name!r}')

@@ -3,7 +3,8 @@
 """Plain data that crosses the borders between front ends, chat and engine.
 
 Knows no ROS, no HTTP, no arrays. Front ends convert their own messages to and from these classes;
-`chat.py` and `engine/` exchange them through queues. Everything here is immutable or owned by one side.
+`chat.py` and `engine/` exchange them through queues. Everything here is immutable or owned by one
+side.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class ErrorCode(IntEnum):
 
 
 class RequestError(Exception):
-    """A request can't be served. `code`, a full sentence with the numbers, and the field's name."""
+    """A request can't be served. `code`, a full sentence with the numbers, and the field's
+    name.
+    """
 
     def __init__(self, code: ErrorCode, message: str, param: str = '') -> None:
         super().__init__(message)
@@ -187,7 +190,9 @@ class ToolCallDelta:
 
 @dataclass(frozen=True)
 class ChatDelta:
-    """What one poll of a stream adds. Text never holds markup, half code points or U+FFFD of ours."""
+    """What one poll of a stream adds. Text never holds markup, half code points or U+FFFD of
+    ours.
+    """
 
     sequence: int  # 0, 1, 2, ... within the request
     text: str = ''

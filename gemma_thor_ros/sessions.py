@@ -61,8 +61,8 @@ class SessionStore:
         """Reserve a session for a request and return a copy of its history.
 
         Raises:
-            RequestError: BUSY while another request of the session runs, or when all sessions are busy;
-                INVALID_REQUEST for an id that is too long.
+            RequestError: BUSY while another request of the session runs, or when all sessions are
+                busy; INVALID_REQUEST for an id that is too long.
         """
         if len(session_id) > MAX_SESSION_ID:
             raise RequestError(
@@ -119,7 +119,8 @@ class SessionStore:
                     del self._sessions[session_id]
 
     def reset(self, session_id: str, remove: bool = False) -> list[str]:
-        """Forget the history of a session ('*' = of all); return the ids of their running requests.
+        """Forget the history of a session ('*' = of all); return the ids of their running
+        requests.
 
         Raises:
             RequestError: UNKNOWN_SESSION.
@@ -136,7 +137,8 @@ class SessionStore:
                 if remove:
                     del self._sessions[name]
                 else:
-                    # A fresh object: what the running request still commits is dropped with the old one.
+                    # A fresh object: what the running request still commits is dropped with the
+                    # old one.
                     old = self._sessions[name]
                     self._sessions[name] = Session(
                         name, old.owner, created=old.created, last_used=self._clock()
@@ -204,8 +206,8 @@ def leading_system(messages: Sequence[Message]) -> int:
 def first_turn_size(messages: Sequence[Message]) -> int:
     """Return how many messages, after a leading system message, make up the oldest turn.
 
-    A turn is a user message with everything up to the next user message, so that a call is never parted
-    from its result. 0 when there is no later turn to keep.
+    A turn is a user message with everything up to the next user message, so that a call is never
+    parted from its result. 0 when there is no later turn to keep.
     """
     first = leading_system(messages)
     for index in range(first + 1, len(messages)):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 class StopFilter:
     """Cuts a stream of text before the first stop string.
 
-    Text that may be the beginning of a stop string is held back, and so are trailing blanks: whether
-    they are part of the answer shows only when more text follows.
+    Text that may be the beginning of a stop string is held back, and so are trailing blanks:
+    whether they are part of the answer shows only when more text follows.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:

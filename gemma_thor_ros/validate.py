@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a chat request before any work: messages, tools, sampling settings, priority.
 
-Every fault is a RequestError whose sentence names the field, the value and the limits. Used by chat.py
-alone, so that ROS, HTTP and the command line refuse the same things in the same words.
+Every fault is a RequestError whose sentence names the field, the value and the limits. Used by
+chat.py alone, so that ROS, HTTP and the command line refuse the same things in the same words.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def check_messages(messages: Sequence[Any], config: EngineConfig) -> None:
 
 
 def check_tools(tools: Sequence[Any], config: EngineConfig) -> None:
-    """Check tools in the OpenAI form: unique names, parameters that are a JSON schema of an object."""
+    """Check tools in the OpenAI form: unique names, parameters that are a JSON schema of an
+    object.
+    """
     limit = config['request.max_tools']
     if len(tools) > limit:
         raise invalid(f'tools has {len(tools):,} entries, at most {limit:,} are allowed', 'tools')

@@ -1,0 +1,363 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Messages in, answers out: the one object that ROS, HTTP and the command line share.
+
+Checks a request, renders and encodes the prompt, keeps sessions, applies stop strings and time
+limits. Knows no ROS, no HTTP, no arrays and no kernels.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from gemma_thor_ros import validate
+from gemma_thor_ros.chat_stream import ChatStream
+from gemma_thor_ros.config import EngineConfig
+from gemma_thor_ros.engine.engine import Engine
+from gemma_thor_ros.engine.stats import EngineStats
+from gemma_thor_ros.schema import (
+    ChatRequest,
+    ChatResult,
+    ErrorCode,
+    FinishReason,
+    Request,
+    RequestError,
+    SamplingParams,
+)
+from gemma_thor_ros.sessions import (
+    Message,
+    SessionStore,
+    SessionView,
+    first_turn_size,
+    leading_system,
+)
+from gemma_thor_ros.stops import StopFilter
+from gemma_thor_ros.text.parser import OutputParser
+from gemma_thor_ros.text.prompt import prompt_state, render
+from gemma_thor_ros.text.segments import Segment, encode_segments, segments_text
+from gemma_thor_ros.text.tokenizer import Tokenizer
+
+Variant = Literal['large', 'small']
+MAX_REQUEST_ID = 64
+_COMPACT_AT = 256  # entries of the timer between two sweeps
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What is loaded; `facts` holds whatever else is worth showing."""
+
+    name: str
+    path: str
+    family: str
+    weights_format: str
+    num_parameters: int
+    vocab_size: int
+    context_length: int
+    max_context_length: int
+    kv_dtype: str
+    max_sequences: int
+    device: str
+    variant: Variant
+    thinking: bool
+    stop_ids: tuple[int, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RenderedPrompt:
+    """A prompt as the model gets it."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+class Chat:
+    """Chat on one engine; safe to use from any thread."""
+
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, info: ModelInfo, config: EngineConfig
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._info = info
+        self._config = config
+        self._sessions = SessionStore(config['session.ttl'], config['session.max_sessions'])
+        self._timer = _Timer()
+
+    def submit(self, request: ChatRequest) -> ChatStream:
+        """Check, render and queue a request; its answer arrives in the stream.
+
+        Raises:
+            RequestError: before any work of the engine; the sentence names the field and the
+            limits.
+        """
+        config = self._config
+        validate.check_messages(request.messages, config)
+        validate.check_tools(request.tools, config)
+        validate.check_stop(request.stop, config)
+        sampling = validate.resolve_sampling(request.sampling, config)
+        priority = validate.resolve_priority(request.priority, request.front_end, config)
+        request_id = request.request_id or f'req-{uuid.uuid4().hex[:24]}'
+        if len(request_id) > MAX_REQUEST_ID:
+            raise validate.invalid(
+                f'request_id has {len(request_id)} characters, at most {MAX_REQUEST_ID} are '
+                'allowed',
+                'request_id',
+            )
+        timeout_s = request.timeout_s or config['request.timeout']
+        if timeout_s < 0:
+            raise validate.invalid(
+                f'timeout is {timeout_s:g} s, it must not be negative', 'timeout'
+            )
+        history = self._begin(request, request_id)
+        try:
+            prompt = self._render(request, history, request_id)
+            ids = tuple(encode_segments(prompt, self._tokenizer))
+            self._check_length(len(ids))
+            room = self._info.context_length - len(ids)
+            if sampling.max_tokens > room:
+                sampling = _limited(sampling, room)
+            parser = OutputParser(
+                self._tokenizer,
+                tools=list(request.tools),
+                in_thought=prompt_state(prompt).in_thought,
+            )
+            outbox = self._engine.submit(
+                Request(
+                    request_id,
+                    ids,
+                    sampling,
+                    priority,
+                    request.choice,
+                    request.deadline_s,
+                    request.front_end,
+                )
+            )
+        except BaseException:
+            self._abandon(request, request_id)
+            raise
+        stream = ChatStream(
+            outbox,
+            parser,
+            StopFilter(request.stop),
+            self._engine.cancel,
+            lambda result: self._finish(request, result, len(ids)),
+        )
+        self._timer.add(
+            time.monotonic() + timeout_s, stream, f'the time limit of {timeout_s:g} s ran out'
+        )
+        return stream
+
+    def ask(self, prompt: str, timeout_s: float = 0.0) -> ChatResult:
+        """Answer one user message, whole; for scripts and tests."""
+        message = {'role': 'user', 'content': prompt}
+        return self.submit(ChatRequest((message,), timeout_s=timeout_s)).result()
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request at the next step border; False when it is not running."""
+        return self._engine.cancel(request_id)
+
+    def render_prompt(
+        self, request: ChatRequest, add_generation_prompt: bool = True
+    ) -> RenderedPrompt:
+        """Return the prompt that a request would give the model, without running it.
+
+        Raises:
+            RequestError: as submit does for messages and tools.
+        """
+        validate.check_messages(request.messages, self._config)
+        validate.check_tools(request.tools, self._config)
+        history = self._sessions.history(request.session_id) if request.session_id else []
+        messages = [*history, *request.messages]
+        segments = self._segments(messages, request, add_generation_prompt)
+        return RenderedPrompt(
+            segments_text(segments), tuple(encode_segments(segments, self._tokenizer))
+        )
+
+    def tokenize(self, text: str, add_bos: bool = False) -> list[int]:
+        """Encode ordinary text; what looks like a control token stays text."""
+        start = [self._tokenizer.controls.bos] if add_bos else []
+        return start + self._tokenizer.encode(text)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Decode token ids, control tokens written out.
+
+        Raises:
+            RequestError: INVALID_REQUEST for an id that is not in the vocabulary.
+        """
+        return self._tokenizer.decode(token_ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to the text; empty for control tokens."""
+        return self._tokenizer.token_bytes(token_id)
+
+    def model_info(self) -> ModelInfo:
+        """Return what is loaded."""
+        return self._info
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot of the engine's figures."""
+        return self._engine.stats()
+
+    def list_sessions(self) -> list[SessionView]:
+        """Return the sessions, the latest used first."""
+        return self._sessions.views()
+
+    def reset_session(self, session_id: str, remove: bool = False) -> int:
+        """Forget a session's history ('*' = all); its running request is cancelled.
+
+        Returns how many were reset. Raises RequestError UNKNOWN_SESSION.
+        """
+        count = len(self._sessions.views()) if session_id == '*' else 1
+        for request_id in self._sessions.reset(session_id, remove):
+            self._engine.cancel(request_id)
+        return count
+
+    def close(self) -> None:
+        """End the timer thread; the engine is stopped by its owner."""
+        self._timer.close()
+
+    def _begin(self, request: ChatRequest, request_id: str) -> list[Message]:
+        if not request.session_id:
+            return []
+        return self._sessions.begin(request.session_id, request.front_end, request_id)
+
+    def _abandon(self, request: ChatRequest, request_id: str) -> None:
+        if request.session_id:
+            self._sessions.abandon(request.session_id, request_id)
+
+    def _render(
+        self, request: ChatRequest, history: list[Message], request_id: str
+    ) -> list[Segment]:
+        """Render history and messages; old turns go first when the session's share is used up."""
+        limit = self._config['session.max_tokens'] or self._info.context_length // 2
+        dropped = 0
+        while True:
+            messages = _joined(history, request.messages)
+            segments = self._segments(messages, request, not request.continue_final_message)
+            if not history or len(encode_segments(segments, self._tokenizer)) <= limit:
+                break
+            first = leading_system(history)
+            # The oldest turn; the last one kept in the history goes as a whole too.
+            size = first_turn_size(history) or len(history) - first
+            if not size:
+                break
+            del history[first : first + size]
+            dropped += size
+        if dropped:
+            self._sessions.trim(request.session_id, request_id, dropped)
+        return segments
+
+    def _segments(
+        self, messages: Sequence[Message], request: ChatRequest, add_generation_prompt: bool
+    ) -> list[Segment]:
+        thinking = request.enable_thinking
+        segments = render(
+            messages,
+            list(request.tools),
+            variant=self._info.variant,
+            enable_thinking=self._config['model.thinking'] if thinking is None else thinking,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+        )
+        if add_generation_prompt and not prompt_state(segments).in_model_turn:
+            # The template leaves no opener after a model turn that it has closed itself.
+            segments = [*segments, Segment('<|turn>', True), Segment('model\n')]
+        return segments
+
+    def _check_length(self, num_tokens: int) -> None:
+        context = self._info.context_length
+        if num_tokens >= context:
+            raise RequestError(
+                ErrorCode.CONTEXT_LENGTH,
+                f'the prompt has {num_tokens:,} tokens, the context is {context:,} tokens and '
+                'needs room for at least 1 token of answer',
+                'messages',
+            )
+
+    def _finish(self, request: ChatRequest, result: ChatResult, num_prompt: int) -> None:
+        """Keep the answer in the session; an answer that failed leaves the history as it was."""
+        if not request.session_id:
+            return
+        if result.finish_reason is FinishReason.ERROR or not (result.text or result.tool_calls):
+            self._sessions.abandon(request.session_id, result.request_id)
+            return
+        tokens = num_prompt + result.usage.completion_tokens
+        messages = [*request.messages, answer_message(result)]
+        self._sessions.commit(request.session_id, result.request_id, messages, tokens)
+
+
+def answer_message(result: ChatResult) -> Message:
+    """Return an answer as the assistant message that a later prompt shows."""
+    message: Message = {'role': 'assistant', 'content': result.text}
+    if result.reasoning:
+        message['reasoning'] = result.reasoning
+    if result.tool_calls:
+        message['tool_calls'] = [
+            {
+                'id': call.call_id,
+                'type': 'function',
+                'function': {'name': call.name, 'arguments': call.arguments},
+            }
+            for call in result.tool_calls
+        ]
+    return message
+
+
+def _joined(history: list[Message], messages: Sequence[Message]) -> list[Message]:
+    """Return history and new messages; a new leading system message replaces the old one."""
+    if leading_system(history) and leading_system(messages):
+        return [messages[0], *history[1:], *messages[1:]]
+    return [*history, *messages]
+
+
+def _limited(sampling: SamplingParams, room: int) -> SamplingParams:
+    return replace(sampling, max_tokens=room, min_tokens=min(sampling.min_tokens, room))
+
+
+class _Timer:
+    """Ends requests whose time limit has run out."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, ChatStream, str]] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._count = 0
+        self._thread = threading.Thread(target=self._run, name='chat-timer', daemon=True)
+        self._thread.start()
+
+    def add(self, at: float, stream: ChatStream, message: str) -> None:
+        with self._changed:
+            self._count += 1
+            if len(self._heap) >= _COMPACT_AT and self._count % _COMPACT_AT == 0:
+                self._heap = [entry for entry in self._heap if not entry[2].done]
+                heapq.heapify(self._heap)
+            heapq.heappush(self._heap, (at, self._count, stream, message))
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._heap and self._heap[0][2].done:
+                    heapq.heappop(self._heap)
+                if self._closed:
+                    return
+                wait = self._heap[0][0] - time.monotonic() if self._heap else None
+                if wait is None or wait > 0:
+                    self._changed.wait(wait)
+                    continue
+                _, _, stream, message = heapq.heappop(self._heap)
+            if not stream.done:
+                stream.expire(message)

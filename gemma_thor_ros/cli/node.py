@@ -1,0 +1,27 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Verb `node`: the ROS node with its endpoint, in this process."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add the verb; whatever is not ours goes to ROS."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        'node',
+        help='start the ROS node',
+        description='Start the node. ROS arguments follow as they are: --ros-args '
+        '-r __ns:=/robot1 ' '--params-file FILE -p http.port:=8001',
+    )
+    parser.set_defaults(takes_rest=True)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run until a signal; 0 after a clean end."""
+    from gemma_thor_ros.ros.node import main
+
+    return int(main(['gemma-thor', *options.rest]) or 0)

@@ -1,0 +1,380 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""From settings to a running chat: the only place that knows every part.
+
+`Runtime.start` checks what can be checked in a moment (files, headers, admission) and loads the
+rest in a thread, so that a node stays responsive. Knows no ROS and no HTTP.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from gemma_thor_ros import __version__
+from gemma_thor_ros.chat import Chat, ModelInfo
+from gemma_thor_ros.config import EngineConfig
+from gemma_thor_ros.engine.engine import Engine
+from gemma_thor_ros.engine.page_pool import plan_pages
+from gemma_thor_ros.models.config import ModelConfig
+from gemma_thor_ros.models.gemma4 import Gemma4
+from gemma_thor_ros.models.kv_cache import bytes_per_page
+from gemma_thor_ros.models.scripted import ScriptedModel
+from gemma_thor_ros.schema import ConfigError, ErrorCode, Request, RequestError, SamplingParams
+from gemma_thor_ros.text.segments import encode_segments, split_markers
+from gemma_thor_ros.text.tokenizer import Tokenizer
+from gemma_thor_ros.weights.canonical import Weight
+from gemma_thor_ros.weights.checkpoint import Checkpoint, TextWeights, open_checkpoint
+
+_log = logging.getLogger(__name__)
+
+DEMO_FOLDER = Path(__file__).parent / 'demo' / 'model'
+DEFAULT_CONTEXT = 65536  # when the model's own context is longer
+DEFAULT_SCRIPT = ('This is the scripted model.<turn|>',)
+_SCRIPTED_CONTEXT = 4096
+_WARM_UP_TOKENS = 2
+
+
+class State(str, Enum):
+    """What a runtime is doing."""
+
+    UNLOADED = 'unloaded'
+    LOADING = 'loading'
+    READY = 'ready'
+    FAILED = 'failed'
+    STOPPED = 'stopped'
+
+
+class Runtime:
+    """One engine and its chat, loaded in the background. Not restartable: make a new one."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._changed = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._thread: threading.Thread | None = None
+        self._engine: Engine | None = None
+        self._abort = threading.Event()
+        self.state = State.UNLOADED
+        self.progress = 0.0
+        self.stage = ''
+        self.error = ''
+        self.chat: Chat | None = None
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call back after each change of state, stage or progress, from the loading thread."""
+        self._listeners.append(listener)
+
+    def start(self) -> None:
+        """Check files, headers and admission, then load in a thread.
+
+        Raises:
+            ConfigError: at once, when the checkpoint can't be served; what only shows while
+                loading is held in `error` and the state becomes FAILED.
+        """
+        if self.state is not State.UNLOADED:
+            raise RuntimeError(f'the runtime is {self.state.value}; make a new one to load again')
+        self._set(State.LOADING, 0.0, 'checking the checkpoint')
+        try:
+            plan = _plan(self._config)
+        except ConfigError as error:
+            self._fail(str(error))
+            raise
+        self._thread = threading.Thread(
+            target=self._load, args=(plan,), name='gemma_thor_load', daemon=True
+        )
+        self._thread.start()
+
+    def require_chat(self) -> Chat:
+        """Return the chat.
+
+        Raises:
+            RequestError: NOT_READY with the reason.
+        """
+        chat = self.chat
+        if self.state is State.READY and chat is not None:
+            return chat
+        reason = {
+            State.LOADING: f'the model is loading: {self.stage}, {self.progress:.0%} done',
+            State.FAILED: f'the model could not be loaded: {self.error}',
+        }.get(self.state, f'the engine is {self.state.value}')
+        raise RequestError(ErrorCode.NOT_READY, reason)
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until loading has ended, either way; True when the state is READY."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.state is not State.LOADING, timeout_s)
+        return self.state is State.READY
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """End the load or the engine; every open request is answered. True when all has ended."""
+        timeout_s = self._config['engine.stop_timeout'] if timeout_s is None else timeout_s
+        limit = time.monotonic() + timeout_s
+        self._abort.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        ended = self._thread is None or not self._thread.is_alive()
+        if self._engine is not None:
+            ended = self._engine.stop(max(0.1, limit - time.monotonic())) is not False and ended
+        if self.chat is not None:
+            self.chat.close()
+        self._set(State.STOPPED, self.progress, '')
+        return ended
+
+    def _load(self, plan: _Plan) -> None:
+        started = time.monotonic()
+        try:
+            model, engine_limits = plan.build(self._report)
+            self._report(0.95, 'starting the engine')
+            engine = Engine(model, **engine_limits)
+            engine.start()
+            self._engine = engine
+            _warm_up(engine)
+            self.chat = Chat(engine, plan.tokenizer, plan.info, self._config)
+        except _Aborted:
+            return
+        except (ConfigError, MemoryError, OSError) as error:
+            self._fail(str(error) or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 (held for the client, whatever it is)
+            _log.exception('loading failed')
+            self._fail(f'{type(error).__name__}: {error}')
+        else:
+            _log.info('%s is ready after %.1f s', plan.info.name, time.monotonic() - started)
+            self._set(State.READY, 1.0, 'ready')
+
+    def _report(self, progress: float, stage: str) -> None:
+        if self._abort.is_set():
+            raise _Aborted
+        self._set(State.LOADING, progress, stage)
+
+    def _fail(self, message: str) -> None:
+        self.error = message
+        _log.error('%s', message)
+        self._set(State.FAILED, self.progress, 'failed')
+
+    def _set(self, state: State, progress: float, stage: str) -> None:
+        with self._changed:
+            if self.state is State.STOPPED:
+                return
+            self.state, self.progress, self.stage = state, progress, stage
+            self._changed.notify_all()
+        for listener in list(self._listeners):
+            listener()
+
+
+class _Aborted(Exception):
+    """The load is not wanted any more."""
+
+
+Report = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a load will do, checked."""
+
+    info: ModelInfo
+    tokenizer: Tokenizer
+    build: Callable[[Report], tuple[Any, dict[str, Any]]]
+
+
+def _plan(config: EngineConfig) -> _Plan:
+    if config['model.path'] == 'scripted':
+        return _plan_scripted(config)
+    folder = (
+        DEMO_FOLDER if config['model.path'] == 'demo' else Path(config['model.path']).expanduser()
+    )
+    checkpoint = open_checkpoint(folder)
+    try:
+        model_config = ModelConfig.from_dict(checkpoint.config, checkpoint.generation_config)
+    except ConfigError as error:
+        raise ConfigError(f'{folder / "config.json"}: {error}') from error
+    weights = checkpoint.text_weights()
+    tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.vocab_size > model_config.vocab_size:
+        raise ConfigError(
+            f'{folder / "tokenizer.json"} has {tokenizer.vocab_size:,} tokens, config.json says '
+            f'vocab_size {model_config.vocab_size:,}'
+        )
+    context = _context_length(config, model_config.max_position_embeddings)
+    pages = _plan_memory(config, model_config, context)
+    info = ModelInfo(
+        name=config['model.name'] or ('demo' if config['model.path'] == 'demo' else folder.name),
+        path=folder.name,
+        family=checkpoint.config.get('model_type', ''),
+        weights_format=_format_name(checkpoint),
+        num_parameters=model_config.num_parameters,
+        vocab_size=model_config.vocab_size,
+        context_length=context,
+        max_context_length=model_config.max_position_embeddings,
+        kv_dtype='float32',
+        max_sequences=config['engine.max_sequences'],
+        device='cpu',
+        variant=_variant(config),
+        thinking=config['model.thinking'],
+        stop_ids=model_config.stop_ids,
+        facts={'engine_version': __version__, 'sliding_pages': pages[0], 'full_pages': pages[1]},
+    )
+
+    def build(report: Report) -> tuple[Any, dict[str, Any]]:
+        source = _Watched(weights, lambda share: report(0.9 * share, 'reading weights'))
+        model = Gemma4(
+            model_config,
+            source,
+            dtype=np.float32,
+            weight_budget_bytes=int(config['engine.weight_memory'] * 2**30),
+            num_threads=config['engine.threads'] or 1,
+        )
+        report(0.9, 'laying out the KV cache')
+        return model, _engine_limits(
+            config, context, pages, model_config.stop_ids, model_config.suppress_tokens
+        )
+
+    return _Plan(info, tokenizer, build)
+
+
+def _plan_scripted(config: EngineConfig) -> _Plan:
+    tokenizer = Tokenizer.from_folder(DEMO_FOLDER)
+    texts = tuple(config['model.script']) or DEFAULT_SCRIPT
+    answers = [encode_segments(split_markers(text), tokenizer) for text in texts]
+    turns = itertools.cycle(answers)
+    context = _context_length(config, _SCRIPTED_CONTEXT)
+    model = ScriptedModel(
+        lambda prompt: next(turns),
+        tokenizer.vocab_size,
+        step_delay_s=config['model.script_delay'],
+    )
+    pages = plan_pages(
+        context,
+        config['engine.max_sequences'],
+        page_size=config['engine.page_size'],
+        window=model.config.sliding_window,
+        prefill_chunk=config['engine.prefill_chunk'],
+    )
+    info = ModelInfo(
+        name=config['model.name'] or 'scripted',
+        path='scripted',
+        family='scripted',
+        weights_format='none',
+        num_parameters=0,
+        vocab_size=tokenizer.vocab_size,
+        context_length=context,
+        max_context_length=_SCRIPTED_CONTEXT,
+        kv_dtype='none',
+        max_sequences=config['engine.max_sequences'],
+        device='cpu',
+        variant=_variant(config),
+        thinking=config['model.thinking'],
+        stop_ids=(1, 50, 106),
+        facts={'engine_version': __version__},
+    )
+
+    def build(report: Report) -> tuple[Any, dict[str, Any]]:
+        started = time.monotonic()
+        total = config['model.script_load']
+        while (passed := time.monotonic() - started) < total:
+            report(0.9 * passed / total, 'reading the script')
+            time.sleep(min(0.05, total))
+        return model, _engine_limits(config, context, pages, info.stop_ids, ())
+
+    return _Plan(info, tokenizer, build)
+
+
+def _engine_limits(
+    config: EngineConfig,
+    context: int,
+    pages: tuple[int, int],
+    stop_ids: tuple[int, ...],
+    suppress_tokens: tuple[int, ...],
+) -> dict[str, Any]:
+    return {
+        'page_size': config['engine.page_size'],
+        'num_sliding_pages': pages[0],
+        'num_full_pages': pages[1],
+        'max_sequences': config['engine.max_sequences'],
+        'max_waiting': config['engine.max_waiting'],
+        'prefill_chunk': config['engine.prefill_chunk'],
+        'context_length': context,
+        'stop_ids': stop_ids,
+        'suppress_tokens': suppress_tokens,
+    }
+
+
+def _context_length(config: EngineConfig, longest: int) -> int:
+    asked = int(config['engine.context_length'])
+    if asked > longest:
+        raise ConfigError(
+            f'engine.context_length is {asked:,}, the model takes at most {longest:,} tokens'
+        )
+    return asked or min(longest, DEFAULT_CONTEXT)
+
+
+def _plan_memory(config: EngineConfig, model: ModelConfig, context: int) -> tuple[int, int]:
+    """Return (sliding pages, full pages): what max_sequences need, as far as the budget goes."""
+    page_size = config['engine.page_size']
+    sliding, full = plan_pages(
+        context,
+        1,
+        page_size=page_size,
+        window=model.sliding_window,
+        prefill_chunk=config['engine.prefill_chunk'],
+    )
+    sliding_bytes, full_bytes = bytes_per_page(model, page_size, np.dtype(np.float32).itemsize)
+    one = sliding * sliding_bytes + full * full_bytes
+    budget = config['engine.kv_memory'] * 2**30
+    if one > budget:
+        raise ConfigError(
+            f'one sequence of {context:,} tokens needs {one / 2**30:.3f} GiB of KV pages, '
+            f'engine.kv_memory is {config["engine.kv_memory"]:g} GiB: raise it or lower '
+            'engine.context_length'
+        )
+    count = min(config['engine.max_sequences'], budget / one)
+    return int(sliding * count), int(full * count)
+
+
+def _variant(config: EngineConfig) -> Literal['large', 'small']:
+    # Admission lets only models of the large variant's prompt format in (26B-A4B, 31B, 12B).
+    return 'small' if config['model.variant'] == 'small' else 'large'
+
+
+def _format_name(checkpoint: Checkpoint) -> str:
+    quantization = checkpoint.config.get('quantization_config')
+    if not isinstance(quantization, Mapping):
+        return 'bf16'
+    return f'nvfp4 ({quantization.get("quant_method", "unknown")})'
+
+
+def _warm_up(engine: Engine) -> None:
+    """Run one short request, so that the first client does not pay for first-time work."""
+    sampling = SamplingParams(temperature=0.0, max_tokens=_WARM_UP_TOKENS)
+    engine.submit(Request('warm-up', (2, 105, 107, 106), sampling)).collect(60.0)
+
+
+class _Watched(Mapping[str, Weight]):
+    """Weights by name that tell how many of them have been read."""
+
+    def __init__(self, weights: TextWeights, report: Callable[[float], None]) -> None:
+        self._weights = weights
+        self._report = report
+        self._read = 0
+
+    def __getitem__(self, name: str) -> Weight:
+        weight = self._weights[name]
+        self._read += 1
+        self._report(min(1.0, self._read / len(self._weights)))
+        return weight
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)

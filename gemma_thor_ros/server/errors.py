@@ -1,0 +1,81 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Errors in OpenAI's form: one table from our codes to HTTP status, type and code."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from gemma_thor_ros.schema import ErrorCode, RequestError
+from gemma_thor_ros.server.openai_types import ErrorBody, ErrorOut
+
+# code -> (HTTP status, OpenAI type, OpenAI code)
+_TABLE: dict[ErrorCode, tuple[int, str, str]] = {
+    ErrorCode.INVALID_REQUEST: (400, 'invalid_request_error', 'invalid_value'),
+    ErrorCode.CONTEXT_LENGTH: (400, 'invalid_request_error', 'context_length_exceeded'),
+    ErrorCode.UNSUPPORTED: (400, 'invalid_request_error', 'unsupported_parameter'),
+    ErrorCode.MEMORY: (400, 'invalid_request_error', 'memory_exceeded'),
+    ErrorCode.UNKNOWN_SESSION: (404, 'invalid_request_error', 'unknown_session'),
+    ErrorCode.UNKNOWN_REQUEST: (404, 'invalid_request_error', 'unknown_request'),
+    ErrorCode.FORBIDDEN: (403, 'permission_error', 'forbidden'),
+    ErrorCode.STOPPED: (409, 'conflict_error', 'stopped'),
+    ErrorCode.BUSY: (429, 'rate_limit_error', 'busy'),
+    ErrorCode.CANCELLED: (499, 'cancelled_error', 'cancelled'),
+    ErrorCode.TIMEOUT: (504, 'timeout_error', 'timeout'),
+    ErrorCode.DEADLINE: (504, 'timeout_error', 'deadline'),
+    ErrorCode.NOT_READY: (503, 'service_unavailable_error', 'not_ready'),
+    ErrorCode.DEVICE: (503, 'service_unavailable_error', 'device_error'),
+    ErrorCode.ENGINE: (500, 'server_error', 'engine_error'),
+}
+
+
+def error_body(code: ErrorCode, message: str, param: str = '') -> ErrorOut:
+    """Return the body of an error of ours."""
+    _, kind, name = _TABLE.get(code, (500, 'server_error', 'internal_error'))
+    return ErrorOut(error=ErrorBody(message=message, type=kind, param=param or None, code=name))
+
+
+def error_response(code: ErrorCode, message: str, param: str = '') -> JSONResponse:
+    """Return the answer of an error of ours."""
+    status = _TABLE.get(code, (500, '', ''))[0]
+    headers = {'Retry-After': '1'} if status in (429, 503) else None
+    return JSONResponse(error_body(code, message, param).model_dump(), status, headers)
+
+
+def plain_error(status: int, message: str, kind: str, name: str) -> JSONResponse:
+    """Return an error that has no code of ours (routing, security, body)."""
+    body = ErrorOut(error=ErrorBody(message=message, type=kind, code=name))
+    return JSONResponse(body.model_dump(), status)
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the app an OpenAI-style body."""
+
+    @app.exception_handler(RequestError)
+    async def _request_error(_: Request, error: RequestError) -> JSONResponse:
+        return error_response(error.code, error.message, error.param)
+
+    @app.exception_handler(RequestValidationError)
+    async def _validation(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        path = [str(item) for item in first['loc'] if item != 'body']
+        param = '.'.join(path)
+        if first['type'] == 'json_invalid':
+            detail = first.get('ctx', {}).get('error', '')
+            return error_response(ErrorCode.INVALID_REQUEST, f'the body is not JSON: {detail}')
+        return error_response(
+            ErrorCode.INVALID_REQUEST, f'{param or "body"}: {first["msg"]}'[:500], param
+        )
+
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, error: HTTPException) -> JSONResponse:
+        names = {404: 'not_found', 405: 'method_not_allowed'}
+        return plain_error(
+            error.status_code,
+            str(error.detail),
+            'invalid_request_error',
+            names.get(error.status_code, 'bad_request'),
+        )

@@ -1,0 +1,180 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""What comes in and goes out as JSON, as pydantic models in OpenAI's words.
+
+Only shapes are checked here; ranges and meanings are checked by validate.py, for all front ends
+alike.
+Fields that clients send and that have no effect on us (user, store, metadata, ...) are accepted
+and ignored; fields that would change the answer and that we can't serve are refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+JsonObject = dict[str, Any]
+
+
+class StreamOptions(BaseModel):
+    """Options of a streamed answer."""
+
+    include_usage: bool = False
+
+
+class ChatTemplateKwargs(BaseModel):
+    """Options of the prompt, in the words of other servers."""
+
+    model_config = ConfigDict(extra='ignore')
+    enable_thinking: bool | None = None
+
+
+class ChatCompletionRequest(BaseModel):
+    """Body of POST /v1/chat/completions."""
+
+    model_config = ConfigDict(extra='ignore', strict=False)
+
+    messages: list[JsonObject] = Field(
+        description='OpenAI messages; content is text or text parts'
+    )
+    model: str = Field(default='', description='checked when given')
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = Field(default=None, description='auto or none')
+    parallel_tool_calls: bool | None = None
+    response_format: JsonObject | None = Field(default=None, description='{"type": "text"}')
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    n: int | None = None
+    ignore_eos: bool | None = None
+    reasoning_effort: str | None = Field(default=None, description='none = thinking off')
+    enable_thinking: bool | None = None
+    chat_template_kwargs: ChatTemplateKwargs | None = None
+    priority: Literal['background', 'agent', 'dialogue', 'operator'] | None = None
+    deadline_ms: float | None = Field(default=None, description='whole answer wanted within')
+
+
+class FunctionOut(BaseModel):
+    """Name and arguments of a call."""
+
+    name: str
+    arguments: str = Field(description='a JSON object as text')
+
+
+class ToolCallOut(BaseModel):
+    """One tool call of an answer. `repaired` is ours: the parser had to mend the model's text."""
+
+    id: str
+    type: Literal['function'] = 'function'
+    function: FunctionOut
+    repaired: bool = False
+
+
+class MessageOut(BaseModel):
+    """The answer."""
+
+    role: Literal['assistant'] = 'assistant'
+    content: str | None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallOut] | None = None
+
+
+class Choice(BaseModel):
+    """One answer and how it ended."""
+
+    index: int = 0
+    message: MessageOut
+    logprobs: JsonObject | None = None
+    finish_reason: str
+
+
+class PromptTokensDetails(BaseModel):
+    """Parts of the prompt's tokens."""
+
+    cached_tokens: int = 0
+
+
+class CompletionTokensDetails(BaseModel):
+    """Parts of the answer's tokens."""
+
+    reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+class UsageOut(BaseModel):
+    """Token counts."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
+
+
+class ChatCompletion(BaseModel):
+    """Answer of POST /v1/chat/completions without stream."""
+
+    id: str
+    object: Literal['chat.completion'] = 'chat.completion'
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: UsageOut
+
+
+class ModelCard(BaseModel):
+    """One entry of GET /v1/models."""
+
+    id: str
+    object: Literal['model'] = 'model'
+    created: int
+    owned_by: str = 'gemma_thor_ros'
+    max_model_len: int | None = None
+
+
+class ModelList(BaseModel):
+    """Answer of GET /v1/models."""
+
+    object: Literal['list'] = 'list'
+    data: list[ModelCard]
+
+
+class ErrorBody(BaseModel):
+    """What went wrong, in OpenAI's form."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorOut(BaseModel):
+    """Body of every answer that is no success."""
+
+    error: ErrorBody
+
+
+class Health(BaseModel):
+    """Answer of GET /health."""
+
+    status: str = Field(description='ok, loading, failed, unloaded or stopped')
+    progress: float = Field(default=1.0, description='of the load, 0 to 1')
+    stage: str = ''
+    error: str | None = None
