@@ -1,0 +1,291 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""One spoken command for one tool: the words, the call that is meant, and how to speak of it later."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from demo_model import heldout_phrases as held_phrases
+from demo_model import motion_phrases as phrases
+from demo_model.intents import COLOURS, JOINTS, OBJECTS, PLACES
+from demo_model.phrasing import WORDS, expand, pick, random_name, random_word
+from demo_model.spoken_numbers import ANGLES, LENGTHS, UNITS, Quantity, bare_number, digits, quantity
+from demo_model.tools import Tool
+
+Json = dict[str, Any]
+
+# What 'a bit' means, in words of docs/demo_model.md.
+SMALL_DISTANCE = Quantity(0.2, 'm', '')
+SMALL_ANGLE = Quantity(15, 'deg', '')
+_SPOKEN_UNITS = {'m': ('metre', 'metres'), 'cm': ('centimetre', 'centimetres'), 'mm': ('millimetre', 'millimetres'),
+                 'ft': ('foot', 'feet'), 'in': ('inch', 'inches'), 'deg': ('degree', 'degrees'), 'rad': ('radian', 'radians')}
+
+
+@dataclass
+class Command:
+    """`base` and `ing` are verb phrases for wrappers, `whole` a sentence; one of them may be empty.
+
+    `values` are the intent's values before the tool's own names, for 'again' and 'and back'.
+    """
+
+    tool: Tool
+    arguments: Json
+    todo: str                    # 'drive 2 metres forward'
+    done: str                    # 'drove 2 metres forward'
+    base: str = ''
+    ing: str = ''
+    whole: str = ''
+    values: Json | None = None
+    category: str = ''
+    open_end: bool = False       # ends in copied text, so that nothing may follow it
+
+
+def spoken_amount(value: Any, unit: str) -> str:
+    """'1 metre', '2.5 feet'."""
+    single, plural = _SPOKEN_UNITS[unit]
+    return f'{value} {single if value == 1 else plural}'
+
+
+def motion_command(tool: Tool, values: Json) -> Command:
+    """A command without words, from an intent's values (amount, unit, direction)."""
+    if tool.intent == 'drive':
+        tail = f"{spoken_amount(values['distance'], values['unit'])} {values['direction']}"
+        return Command(tool, tool.arguments(values), f'drive {tail}', f'drove {tail}', values=values)
+    tail = f"{values['direction']} by {spoken_amount(values['angle'], values['unit'])}"
+    return Command(tool, tool.arguments(values), f'turn {tail}', f'turned {tail}', values=values)
+
+
+def noun_slots(rng: random.Random) -> dict[str, str]:
+    """Fillers that any template may use."""
+    return {'thing': pick(rng, phrases.THINGS) if rng.random() < 0.8 else pick(rng, WORDS), 'name': random_name(rng), 'w': pick(rng, WORDS),
+            'n': str(rng.randint(1, 99) if rng.random() < 0.8 else rng.randint(100, 999)), 'l': pick(rng, list('ABCDEFGHKLMNPQRSTUVXYZ')),
+            'place': pick(rng, WORDS), 'c': pick(rng, COLOURS)}
+
+
+def _fill(template: str, rng: random.Random, slots: dict[str, str]) -> str:
+    def slot(name: str) -> str:
+        if name == 'w':
+            return pick(rng, WORDS)
+        if name == 'name':
+            return random_name(rng)
+        return slots[name] if name in slots else noun_slots(rng)[name]
+    return expand(template, rng, slot)
+
+
+def _source(held: bool) -> Any:
+    return held_phrases if held else phrases
+
+
+def _allowed_units(tool: Tool, base: tuple[str, ...]) -> tuple[str, ...]:
+    known = tool.values.get('unit')
+    return tuple(unit for unit in base if known is None or unit in known)
+
+
+def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
+    """A drive command."""
+    direction = 'forward' if rng.random() < 0.55 else 'backward'
+    amount = quantity(rng, _allowed_units(tool, LENGTHS), held)
+    words = pick(rng, phrases.FORWARD_WORDS if direction == 'forward' else phrases.BACKWARD_WORDS)
+    category = 'distance'
+    draw = rng.random()
+    metres = 'm' in _allowed_units(tool, LENGTHS)
+    if draw < 0.05 and metres and 'unit' in tool.names:
+        value, text = bare_number(rng, held)
+        amount = Quantity(value, 'm', text)
+        category = 'no unit'
+    elif draw < 0.10 and metres:
+        amount = Quantity(SMALL_DISTANCE.value, 'm', pick(rng, phrases.SMALL_DRIVE))
+        category = 'a bit'
+    source = _source(held)
+    verbs = source.DRIVE_VERBS
+    draw = rng.random()
+    if category == 'distance' and draw < 0.09:
+        direction, words, category = 'forward', '', 'no direction'
+    elif draw < 0.15 and direction == 'forward':
+        verbs, words = phrases.FORWARD_VERBS, '' if rng.random() < 0.7 else words
+    elif draw < 0.35 and direction == 'backward':
+        verbs, words = phrases.BACKWARD_VERBS, '' if rng.random() < 0.8 else words
+    verb = verbs[int(rng.random() * len(verbs))]
+    text = amount.text
+    if rng.random() < 0.01 and text[0].isdigit() and category == 'distance':
+        direction = 'backward'
+        words, text = '', '-' + text
+    command = motion_command(tool, {'distance': amount.value, 'unit': amount.unit, 'direction': direction})
+    command.category = category
+    slots = {'Q': text, 'D': words}
+    if category == 'a bit' or (words and rng.random() < 0.3):
+        template = pick(rng, source.DRIVE_WHOLE)
+        if category != 'a bit':
+            command.whole = _fill(template, rng, {**slots, 'V': verb[0]})
+            return command
+    if category == 'a bit':
+        template = pick(rng, ['{V} {D} {Q}', '{V} {Q} {D}', '{V} {D} {Q}', '{V} {D} {Q}, not more', '{V} {D} by {Q}', '{V} {D} just {Q}'])
+    else:
+        template = pick(rng, source.DRIVE)
+        if not words:
+            template = re.sub(r' ?\{D\}[,:]?', '', template) if rng.random() < 0.5 else '{V} {Q}'
+    command.base = _fill(template, rng, {**slots, 'V': verb[0]})
+    command.ing = _fill(template, rng, {**slots, 'V': verb[1]})
+    return command
+
+
+_PI = ((3.1416, 'pi'), (1.5708, 'pi/2'), (1.5708, 'half pi'), (0.7854, 'pi/4'), (3.1416, 'π'), (6.2832, 'two pi'), (1.5708, 'pi over two'))
+
+
+def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
+    """A turn command."""
+    side = 'left' if rng.random() < 0.5 else 'right'
+    words = pick(rng, phrases.LEFT_WORDS if side == 'left' else phrases.RIGHT_WORDS)
+    units = _allowed_units(tool, ANGLES)
+    amount = quantity(rng, units, held)
+    source = _source(held)
+    category = 'angle'
+    template = ''
+    whole = ''
+    name = ''
+    draw = rng.random()
+    if 'deg' in units:
+        if draw < 0.05 and 'unit' in tool.names:
+            value, text = bare_number(rng, held)
+            amount, category = Quantity(value, 'deg', text), 'no unit'
+        elif draw < 0.1:
+            amount, category = Quantity(SMALL_ANGLE.value, 'deg', pick(rng, phrases.SMALL_TURN)), 'a bit'
+            template = pick(rng, ['{V} {D} {Q}', '{V} {Q} {D}', '{V} {D} {Q}', '{V} {D} by {Q}', '{V} {D} just {Q}', '{V} {Q} {D}'])
+        elif draw < 0.22:
+            angle, pattern = phrases.NAMED_ANGLES[int(rng.random() * len(phrases.NAMED_ANGLES))]
+            name = expand(pattern, rng)
+            amount, category = Quantity(angle, 'deg', name), 'named angle'
+            template = pick(rng, source.NAMED_TURN)
+        elif draw < 0.30:
+            amount, category = Quantity(180, 'deg', ''), 'turn around'
+            if rng.random() < 0.65:
+                side, template = 'left', pick(rng, source.AROUND)
+            else:
+                template = pick(rng, source.AROUND_SIDE)
+    if 'rad' in units and draw > 0.985:
+        value, text = _PI[int(rng.random() * len(_PI))]
+        amount = Quantity(value, 'rad', text + ' ' + pick(rng, ['radians', 'rad', 'radians']))
+    elif 'deg' in units and draw > 0.97 and category == 'angle':
+        angle = rng.choice((180, 360))
+        amount, category, side, words = Quantity(angle, 'deg', f'{angle} degrees'), 'no direction', 'left', ''
+    command = motion_command(tool, {'angle': amount.value, 'unit': amount.unit, 'direction': side})
+    command.category = category
+    if category == 'no direction':
+        template = '{V} {Q}'
+    elif category == 'angle' and amount.text[0].isdigit() and rng.random() < 0.012:
+        command = motion_command(tool, {'angle': amount.value, 'unit': amount.unit, 'direction': 'right'})
+        command.category, words, template = 'angle', '', '{V} ' + pick(rng, ['', 'by ']) + '{Q}'
+        amount = Quantity(amount.value, amount.unit, '-' + amount.text)
+    elif category in ('angle', 'no unit') and rng.random() < 0.3:
+        whole = pick(rng, source.TURN_WHOLE)
+    elif not template:
+        template = pick(rng, source.TURN)
+    verbs = source.TURN_VERBS
+    verb = verbs[int(rng.random() * len(verbs))]
+    slots = {'Q': amount.text, 'D': words, 'N': name, 'side': side}
+    if whole:
+        command.whole = _fill(whole, rng, {**slots, 'V': verb[0]})
+    else:
+        command.base = _fill(template, rng, {**slots, 'V': verb[0]})
+        if '{V}' in template:
+            command.ing = _fill(template, rng, {**slots, 'V': verb[1]})
+    return command
+
+
+def dock(tool: Tool, rng: random.Random, held: bool) -> Command:
+    """A command to go to the dock."""
+    text = _fill(pick(rng, _source(held).DOCK), rng, {'dock': pick(rng, phrases.DOCK_NAMES)})
+    command = Command(tool, {}, 'drive to the dock', 'drove to the dock', category='dock')
+    if text.startswith(('it is', 'time', 'your', 'back to', 'to the', 'you ', 'we ', 'that', 'mission', 'I want', 'off to', 'let us')):
+        command.whole = text
+    else:
+        command.base = text
+    return command
+
+
+def say(tool: Tool, rng: random.Random, held: bool) -> Command:
+    """A command to speak a sentence; the sentence is copied as it stands."""
+    source = _source(held)
+    if rng.random() < 0.15:
+        text = ' '.join(random_word(rng) for _ in range(rng.randint(1, 9)))
+    else:
+        text = _fill(pick(rng, source.SAY_TEXTS), rng, {})
+    if rng.random() < 0.12:
+        text = text[:1].upper() + text[1:]
+    phrase = _fill(pick(rng, source.SAY), rng, {'T': '\0'}).replace('\0', text)
+    return Command(tool, tool.arguments({'text': text}), f'say: {text}', f'said: {text}', base=phrase, category='say', open_end=True)
+
+
+def _value(kind: str, rng: random.Random, held: bool) -> tuple[str, Any]:
+    """Words and value for one argument of another tool."""
+    if kind in ('place', 'object'):
+        text = _fill(pick(rng, PLACES if kind == 'place' else OBJECTS), rng, {})
+        return text, re.sub(r'^(the|a|an) ', '', text)
+    if kind == 'colour':
+        text = pick(rng, COLOURS)
+        return text, text
+    if kind == 'joint':
+        text = _fill(pick(rng, JOINTS), rng, {})
+        return text, text
+    if kind == 'name':
+        text = random_name(rng)
+        return text, text
+    if kind == 'open':
+        text = pick(rng, ['open', 'close'])
+        return text, text
+    if kind == 'words':
+        text = ' '.join(random_word(rng) for _ in range(rng.randint(1, 4)))
+        return text, text
+    if kind == 'text':
+        text = _fill(pick(rng, _source(held).SAY_TEXTS), rng, {})
+        return text, text
+    if kind == 'decimal':
+        value, text = digits(rng, held)
+        while value > 20:
+            value, text = digits(rng, held)
+        return text, value
+    number = rng.randint(1, 100) if kind == 'percent' else rng.choice((rng.randint(1, 12), rng.randint(10, 99), rng.randint(5, 400)))
+    return str(number), number
+
+
+def other(tool: Tool, rng: random.Random, held: bool) -> Command:
+    """A command for a tool of another kind."""
+    kind = tool.kind
+    assert kind is not None
+    words: dict[str, str] = {}
+    values: Json = {}
+    for param in kind.params:
+        words[param.key], values[param.key] = _value(param.kind, rng, held)
+    template = pick(rng, kind.held if held else kind.commands)
+    base = _fill(template, rng, words)
+    return Command(tool, tool.arguments(values), _fill(kind.todo, rng, words), _fill(kind.done, rng, words), base=base, values=values,
+                   category='other',
+                   open_end=any(param.kind in ('text', 'words') for param in kind.params))
+
+
+def command_for(tool: Tool, rng: random.Random, held: bool) -> Command:
+    """A command for any tool."""
+    maker = {'drive': drive, 'turn': turn, 'dock': dock, 'say': say}.get(tool.intent)
+    return maker(tool, rng, held) if maker else other(tool, rng, held)
+
+
+def sentence(command: Command, rng: random.Random, held: bool) -> str:
+    """The command as a sentence, wrapped in the ways in which people ask."""
+    if command.whole:
+        return command.whole
+    wrappers = _source(held).WRAPPERS
+    # questions and statements of other tools ('where is my cup') stand alone most of the time
+    if command.category == 'other' and rng.random() < 0.5:
+        return command.base
+    wrapper = pick(rng, wrappers)
+    while ('{ing}' in wrapper and not command.ing) or (
+            command.open_end and not wrapper.endswith(('{base}', '{base}?', '{base} please', '{base}, please', '{base}, robot'))):
+        wrapper = pick(rng, wrappers)
+    return _fill(wrapper, rng, {'base': command.base, 'ing': command.ing})
+
+
+UNIT_WORDS = tuple(word for forms in UNITS.values() for group in forms for word in group)

@@ -1,0 +1,193 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""How people tell a robot to drive, turn, dock and speak: templates for training.
+
+The templates kept out of training are in heldout_phrases.py and were written at the same time.
+Slots: {V} a verb in the form its wrapper asks for, {Q} the quantity, {D} the direction words.
+"""
+
+from __future__ import annotations
+
+# verb, -ing form
+DRIVE_VERBS = (
+    ('drive', 'driving'), ('drive', 'driving'), ('drive', 'driving'), ('go', 'going'), ('go', 'going'),
+    ('move', 'moving'), ('move', 'moving'), ('travel', 'travelling'), ('roll', 'rolling'),
+    ('head', 'heading'), ('run', 'running'), ('ride', 'riding'), ('creep', 'creeping'),
+    ('crawl', 'crawling'), ('step', 'stepping'), ('walk', 'walking'), ('shift', 'shifting'),
+    ('cruise', 'cruising'), ('get', 'getting'), ('come', 'coming'), ('push', 'pushing'),
+    ('inch', 'inching'), ('glide', 'gliding'), ('steer', 'steering'), ('slide', 'sliding'),
+    ('make your way', 'making your way'), ('drive yourself', 'driving yourself'),
+    ('move yourself', 'moving yourself'), ('continue', 'continuing'), ('march', 'marching'),
+    ('sneak', 'sneaking'), ('race', 'racing'), ('trundle', 'trundling'), ('budge', 'budging'),
+)
+FORWARD_VERBS = (('advance', 'advancing'), ('go on', 'going on'), ('keep going', 'keeping going'),
+                 ('drive on', 'driving on'), ('carry on', 'carrying on'), ('move up', 'moving up'),
+                 ('proceed', 'proceeding'), ('push on', 'pushing on'), ('approach', 'approaching'))
+BACKWARD_VERBS = (('reverse', 'reversing'), ('reverse', 'reversing'), ('back up', 'backing up'),
+                  ('back up', 'backing up'), ('back off', 'backing off'), ('back', 'backing'),
+                  ('retreat', 'retreating'), ('pull back', 'pulling back'),
+                  ('withdraw', 'withdrawing'), ('fall back', 'falling back'),
+                  ('back away', 'backing away'))
+FORWARD_WORDS = (
+    'forward', 'forward', 'forward', 'forward', 'forwards', 'ahead', 'straight ahead', 'straight',
+    'straight on', 'onward', 'onwards', 'to the front', 'straight forward', 'further ahead',
+    'in the forward direction', 'frontwards', 'in a straight line', 'further', 'on', 'farther ahead',
+    'directly ahead', 'in forward direction', 'fwd', 'further forward', 'closer', 'forth')
+BACKWARD_WORDS = (
+    'backward', 'backward', 'backwards', 'backwards', 'back', 'back', 'in reverse', 'to the rear',
+    'rearward', 'rearwards', 'to the back', 'straight back', 'in the backward direction',
+    'further back', 'backwards in a straight line', 'in reverse gear', 'backward direction',
+    'farther back', 'straight backwards', 'bwd', 'a bit further back', 'away from me', 'away')
+TURN_VERBS = (
+    ('turn', 'turning'), ('turn', 'turning'), ('turn', 'turning'), ('turn', 'turning'),
+    ('rotate', 'rotating'), ('rotate', 'rotating'), ('spin', 'spinning'), ('pivot', 'pivoting'),
+    ('swing', 'swinging'), ('twist', 'twisting'), ('swivel', 'swivelling'), ('wheel', 'wheeling'),
+    ('turn yourself', 'turning yourself'), ('rotate your base', 'rotating your base'),
+    ('yaw', 'yawing'), ('revolve', 'revolving'), ('turn on the spot', 'turning on the spot'),
+    ('rotate in place', 'rotating in place'), ('turn your body', 'turning your body'),
+    ('swerve', 'swerving'), ('veer', 'veering'), ('face', 'facing'), ('bear', 'bearing'),
+    ('steer', 'steering'), ('move', 'moving'), ('go', 'going'), ('shift', 'shifting'))
+LEFT_WORDS = (
+    'left', 'left', 'left', 'left', 'to the left', 'to the left', 'to your left', 'leftwards',
+    'leftward', 'counterclockwise', 'counter-clockwise', 'counter clockwise', 'anticlockwise',
+    'anti-clockwise', 'ccw', 'toward the left', 'in the left direction', 'to the left side',
+    'further left', 'over to the left', 'more to the left', 'in counterclockwise direction',
+    'to your left hand side', 'towards your left', 'against the clock')
+RIGHT_WORDS = (
+    'right', 'right', 'right', 'right', 'to the right', 'to the right', 'to your right',
+    'rightwards', 'rightward', 'clockwise', 'clockwise', 'clockwise', 'cw', 'toward the right',
+    'in the right direction', 'to the right side', 'further right', 'over to the right',
+    'more to the right', 'in clockwise direction', 'to your right hand side',
+    'towards your right', 'with the clock')
+
+# Verb phrases; wrappers below put them in a sentence.
+DRIVE = (
+    '{V} {D} {Q}', '{V} {D} {Q}', '{V} {Q} {D}', '{V} {Q} {D}', '{V} {D} by {Q}', '{V} {D} for {Q}',
+    '{V} {D} (about|exactly|precisely|around|roughly|another|only|just|some) {Q}',
+    '{V} (about|exactly|another|only|just) {Q} {D}', '{V} a distance of {Q} {D}',
+    '{V} {D} for a distance of {Q}', '{V} {D} (a total of|over a distance of|no more than) {Q}',
+    '{V} {D} and stop after {Q}', '{V} {D}, (then |)stop after {Q}', '{V} {D} until you have done {Q}',
+    '{V} by {Q} {D}', '{V} for {Q} {D}', '{V} {D}, {Q}', '{V} {D}: {Q}', '{V} {Q}, {D}',
+    '{V} {D} (slowly|carefully|gently|quickly|a bit faster) {Q}', '{V} (slowly|carefully|quickly) {Q} {D}',
+    '(slowly|carefully|quickly|now|gently|next) {V} {Q} {D}', '{V} {D} (slowly |)by {Q}',
+    '{V} {D} {Q} and (stop|wait|wait there|hold|stay there|stand still)',
+    '{V} {Q} {D} and (stop|wait|then stop|halt|hold position)',
+    '{V} {D} exactly {Q}, (no more|not more|no less)', '{V} {D} as far as {Q}', '{V} {D} {Q} from (here|where you are)',
+    '{V} {D} {Q} (so that I can pass|so I can get by|because I need room|to make room|to make some space)',
+    '{V} {Q} {D} (toward|towards) the {thing}', '{V} {D} {Q} (toward|to|past|along|by) the {thing}',
+)
+# Without a verb, or a sentence of its own: no wrapper.
+DRIVE_WHOLE = (
+    '{Q} {D}', '{Q} {D}', '{D} {Q}', '{D} {Q}', '{D} by {Q}', '{D}, {Q}', '{Q}, {D}', '{D}: {Q}', '{D} - {Q}',
+    '{Q} {D} please', '{D} {Q} please', 'please {Q} {D}', '{Q} {D}, (robot|now|please|go)',
+    '(drive|move|distance|command): {Q} {D}', '(drive|move|motion) {D} = {Q}',
+    'a (move|drive|trip|ride|run) of {Q} {D}', 'make a move {D} of {Q}', 'do a {Q} move {D}', 'do {Q} {D}',
+    'I (need|want) you {Q} {D}', 'I (want|would like|need) to see you {Q} {D}', 'you should be {Q} {D}',
+    'give me {Q} {D}', '(take|go for) a {Q} (drive|trip|run) {D}', 'make it {Q} {D}', 'let us do {Q} {D}',
+    'move the robot {Q} {D}', 'move your base {D} by {Q}', 'get your wheels {Q} {D}', 'bring yourself {Q} {D}',
+    'position yourself {Q} {D}', 'the goal is {Q} {D}', 'next (move|step|task): {Q} {D}', 'I said {Q} {D}',
+    'put yourself {Q} {D} of here', 'relocate {Q} {D}', 'displace yourself by {Q} {D}', 'take {Q} {D}',
+    'set off {D}, distance {Q}', 'go {D}, and the distance is {Q}', 'direction {D}, distance {Q}',
+    'distance {Q}, direction {D}', 'your next move is {Q} {D}', 'another {Q} {D}', '{Q} more {D}',
+    'there is room, {V} {D} {Q}', 'the way is free, {V} {Q} {D}', 'I am behind you, {V} {Q} {D}',
+    'we need {Q} {D}', 'I need some space, {V} {D} by {Q}', 'could I have {Q} {D}', '{D} by {Q} would be great',
+)
+TURN = (
+    '{V} {D} {Q}', '{V} {D} {Q}', '{V} {D} by {Q}', '{V} {D} by {Q}', '{V} {Q} {D}', '{V} {Q} {D}', '{V} by {Q} {D}',
+    '{V} {D} (about|exactly|precisely|another|around|roughly|only) {Q}', '{V} (about|exactly|another) {Q} {D}',
+    '{V} {D} through {Q}', '{V} {D} for {Q}', '{V} {D}, {Q}', '{V} {D}: {Q}', '{V} {Q}, {D}', '{V} {D} at {Q}',
+    '{V} (slowly|carefully|quickly|now) {D} by {Q}', '(slowly|carefully|quickly|now|next) {V} {D} {Q}',
+    '{V} {D} with an angle of {Q}', '{V} an angle of {Q} {D}', '{V} {D} an angle of {Q}', '{V} {D} until {Q}',
+    '{V} {D} {Q} (on the spot|in place|where you are|without driving)', '{V} {D} {Q} and (stop|wait|stay|hold)',
+    '{V} {D} and stop (after|at) {Q}', '{V} {Q} (on the spot|in place) {D}', '{V} {D} {Q} (toward|to face|to see) the {thing}',
+)
+TURN_WHOLE = (
+    '{Q} {D}', '{Q} {D}', '{D} {Q}', '{D} {Q}', '{D} by {Q}', '{D}, {Q}', '{Q}, {D}', '{D}: {Q}', '{D} turn, {Q}', '{D} turn of {Q}',
+    'make a {side} turn of {Q}', 'do a {side} turn by {Q}', 'a {side} turn of {Q}, please', '(turn|rotation|command): {Q} {D}',
+    'I (need|want) you {Q} {D}', 'change your heading {Q} {D}', 'change heading by {Q} {D}', 'adjust your heading {D} by {Q}',
+    'make a turn of {Q} {D}', 'make a {Q} turn {D}', 'do a {Q} turn {D}', 'a {Q} turn {D}', 'take a {Q} turn {D}',
+    'give me {Q} {D}', 'perform a {Q} rotation {D}', 'rotation {D} by {Q}', 'next turn: {Q} {D}', 'look {Q} {D}',
+    'direction {D}, angle {Q}', 'angle {Q}, direction {D}', 'another {Q} {D}', '{Q} more {D}', 'make it {Q} {D}',
+    'point yourself {Q} {D}', 'your nose {Q} {D}, please', 'correct your heading by {Q} {D}', 'heading {Q} {D}',
+    'I am on your {side}, {V} {Q} {D}', 'hang a {side}, {Q}', '{side} turn {Q}', 'go {side}, {Q}',
+)
+# Angles that have names: {N} is the name, with its direction words {D}.
+NAMED_ANGLES = (
+    (90, '(a|one) quarter turn'), (90, 'quarter turn'), (90, 'a (90|ninety) degree turn'), (90, 'a right angle'), (90, 'a quarter of a turn'),
+    (90, 'a quarter (circle|rotation)'), (180, '(a|one) half turn'), (180, 'half a turn'), (180, 'a half (circle|rotation|spin)'),
+    (180, 'half a (circle|rotation)'), (360, '(a|one) full (turn|circle|rotation|spin)'), (360, 'a complete (turn|circle|rotation)'),
+    (360, 'once (around|round|all the way around)'), (360, 'all the way (around|round)'), (360, 'a whole turn'), (270, 'three quarters of a turn'),
+    (270, 'a three quarter turn'), (45, 'an eighth of a turn'), (45, 'an eighth turn'), (720, 'two full turns'), (540, 'one and a half turns'),
+    (1080, 'three full turns'), (60, 'a sixth of a turn'), (30, 'a twelfth of a turn'), (720, 'twice around'),
+)
+NAMED_TURN = (
+    '{V} {N} {D}', '{V} {D} {N}', '{V} {D} by {N}', '{V} by {N} {D}', 'make {N} {D}', 'do {N} {D}', '{N} {D}', '{N} {D} please',
+    'take {N} {D}', 'give me {N} {D}', 'perform {N} {D}', '{D}, {N}', '{V} {D}, {N}', 'I want {N} {D}', '{V} {N}, {D}',
+    'make {N} to the {side}', 'do {N} to the {side}', '{N} to the {side}',
+)
+# Half a turn without a side: left by convention.
+AROUND = (
+    'turn around', 'turn around', 'turn round', 'turn yourself around', 'turn around completely', 'do a (u-turn|u turn|180|one eighty)',
+    'make a (u-turn|u turn|180)', 'u-turn', 'face the other way', 'face the opposite direction', 'about turn', 'turn your back to me',
+    'look behind you', 'rotate to face the other way', 'turn to face the opposite way', 'turn 180', 'spin around to face behind you',
+    'turn to the opposite direction', 'swing around', 'reverse your heading', 'flip your heading around', 'turn backwards on the spot',
+    'turn about', 'do an about face', 'turn so that you face the other way', 'rotate around to the other side', 'turn around on the spot',
+)
+AROUND_SIDE = ('turn around to the {side}', 'turn around {D}', 'turn {side} and face the other way', 'do a u-turn to the {side}',
+               '{side} u-turn', 'make a u-turn {D}', 'do a 180 {D}', 'do a 180 to the {side}', 'turn all the way back over your {side} side')
+DOCK = (
+    'dock', 'dock', 'dock now', 'dock yourself', '(go|drive|move|return|head|come|get|roll|travel) (back |)to (the|your) {dock}',
+    '(go|drive|move|return|head|come|get|roll|travel) (back |)to (the|your) {dock}', '(go|drive|return|head) (straight |)(back |)to (the|your) {dock} now',
+    'go (and |)(charge|recharge)', '(charge|recharge) yourself', 'go (charge|recharge) (yourself|your battery|your batteries)',
+    'recharge', 'charge your battery', 'charge', 'start docking', '(start|begin) charging', 'it is time to (dock|charge|recharge)',
+    'time to (dock|charge|recharge)', 'park (yourself |)(at|in|on) (the|your) {dock}', 'plug yourself in', 'get some (power|juice|energy)',
+    'your battery is (low|empty|almost empty), (go charge|dock|go to the {dock}|recharge)', 'find (the|your) {dock}', 'back to (the|your) {dock}',
+    'to the {dock}', 'drive (home |)to the {dock}', 'go home to your {dock}', 'you (need|have|ought) to (charge|dock|recharge)',
+    'navigate to (the|your) {dock}', 'take yourself to the {dock}', 'drive onto the {dock}', 'go sit on your {dock}', 'return home to charge',
+    'we are done, go to the {dock}', 'get back on your {dock}', 'connect to the {dock}', 'approach the {dock} and dock', 'bring yourself to the {dock}',
+    'top up your battery', 'go refill your battery', 'hook up to the {dock}', 'please dock at the {dock}', 'enter the {dock}', 'use the {dock}',
+)
+DOCK_NAMES = ('dock', 'dock', 'dock', 'charging dock', 'charger', 'charging station', 'docking station', 'charging point', 'charge point', 'charging pad',
+              'home base', 'base station', 'charging base', 'power station', 'charge dock', 'charging spot', 'charging port')
+SAY = (
+    'say {T}', 'say {T}', 'say {T}', 'say: {T}', 'say "{T}"', "say '{T}'", 'say the words {T}', 'say the following: {T}', 'say {T} (out loud|aloud)',
+    'please say {T}', 'speak: {T}', 'speak the (words|sentence|text) {T}', 'speak the sentence "{T}"', 'say this: {T}', 'say this sentence: {T}',
+    'tell (everyone|everybody|the guests|the people|them|the team) {T}', 'tell (everyone|everybody|them|the team|the visitors|{name}) that {T}',
+    'announce {T}', 'announce that {T}', 'announce: {T}', 'announce "{T}"', 'speak {T}', 'read this aloud: {T}', 'read out: {T}', 'read out "{T}"',
+    'let them know that {T}', 'inform (everyone|everybody|the team) that {T}', 'repeat after me: {T}', 'repeat: {T}', 'speak out loud: {T}',
+    'I want you to say {T}', 'use your voice to say {T}', 'shout {T}', 'call out {T}', 'utter {T}', 'say loudly {T}', 'say softly: {T}',
+    'pronounce {T}', 'voice the sentence {T}', 'say it loud: {T}', 'speak up and say {T}', 'say to the guests: {T}', 'warn everyone that {T}',
+)
+SAY_TEXTS = (
+    'hello', 'hello', 'hi', 'good morning', 'good evening', 'good night', 'hello everyone', 'welcome', 'welcome to our {place}', 'hello {name}',
+    'excuse me', 'thank you', 'thank you very much', 'goodbye', 'see you later', 'I am a robot', 'please step aside', 'watch out', 'I am ready',
+    'happy birthday', 'happy birthday {name}', 'the {w} is (ready|done|here|empty|broken|late|open|closed)', 'the {w} and the {w}', '{w}', '{w} {w}',
+    '{w} {w} {w}', 'the {w} {w} is {w}', '{name} is at the door', 'I will be back soon', 'do not touch the {w}', 'nice to meet you, {name}',
+    'the {place} is (open|closed|ready)', 'we meet at {n} in the {place}', 'lunch is ready', '{name}, your {w} is here', 'please follow me',
+    'my name is {name}', 'I like {w}', 'attention please', 'the train leaves in {n} minutes', '{w}, {w} and {w}', 'how are you', 'is anybody there',
+    'I can not find the {w}', 'there are {n} people in the {place}', 'make way please', 'have a nice day', 'please wait here', 'what a lovely {w}',
+    'it is {n} degrees outside', 'one moment please', 'the {w} needs more {w}', '{name} wants to see {name}', 'let us go to the {place}',
+)
+# Wrappers around a verb phrase: {base} or {ing}.
+WRAPPERS = (
+    '{base}', '{base}', '{base}', '{base}', '{base}', '{base}', 'please {base}', 'please {base}', '{base} please', '{base}, please', '{name}, {base}',
+    'robot, {base}', 'hey robot, {base}', 'hey {name}, {base}', 'ok robot {base}', 'hi robot, {base}', 'can you {base}', 'can you {base}?',
+    'can you please {base}?', 'could you {base}?', 'could you {base} please', 'could you please {base}?', 'would you {base}?', 'would you please {base}',
+    'will you {base}?', 'I want you to {base}', 'I need you to {base}', 'I would like you to {base}', "I'd like you to {base}", 'you should {base}',
+    'you must {base}', 'you can {base} now', 'now {base}', 'now please {base}', 'ok {base}', 'okay, {base}', 'ok, now {base}', 'alright, {base}',
+    'next, {base}', 'next {base}', 'then {base}', "let's {base}", 'let us {base}', 'just {base}', 'go ahead and {base}', 'try to {base}', 'be so kind and {base}',
+    'would you mind {ing}?', 'would you mind {ing} please', 'start {ing}', 'how about {ing}?', 'what about {ing}?', 'try {ing}', '{base} now', '{base} right now',
+    '{base} for me', '{base} for me please', '{base}, thanks', '{base}, thank you', '{base} if you can', '{base}, robot', '{base}, {name}', '{base} (immediately|again)',
+    'please {base} now', 'please, {base}', 'kindly {base}', 'I think you should {base}', 'it would be nice if you could {base}', 'I would be glad if you {base}',
+    'hello, please {base}', 'hi, can you {base}?', 'good morning, please {base}', 'well, {base}', 'so, {base}', 'um, {base}', 'uh {base}', 'er, please {base}',
+    'yes, {base}', 'yeah {base}', 'no, {base}', 'great, now {base}', 'good, {base}', 'thanks, now {base}', 'perfect. {base}', 'very good. now {base}',
+    'I was wondering if you could {base}', 'do me a favour and {base}', 'do me a favor: {base}', 'your task is to {base}', 'your job: {base}', 'task: {base}',
+    'command: {base}', 'the next thing to do is to {base}', 'if possible, {base}', 'when you are ready, {base}', 'I order you to {base}', 'I am asking you to {base}',
+    'may I ask you to {base}', 'can I ask you to {base}?', 'could I get you to {base}?', "why don't you {base}?", 'listen, {base}', 'attention, {base}', 'come on, {base}',
+    'quick, {base}', 'the floor is clean, so {base}', '{base} because the {thing} is in the way', '{base}, the {thing} is free', 'there is a {thing}, so {base}',
+    'I have to clean here, {base}', '{name} says you should {base}', 'please {base} and tell me when you are done', '{base} and let me know', 'I wish you would {base}',
+)
+THINGS = ('table', 'door', 'wall', 'chair', 'shelf', 'window', 'box', 'sofa', 'desk', 'plant', 'lamp', 'cupboard', 'fridge', 'stairs', 'carpet', 'person', 'bin',
+          'cabinet', 'bench', 'counter', 'cart', 'pillar', 'entrance', 'exit', 'corner', 'kitchen', 'hallway')
+SMALL_DRIVE = ('a bit', 'a little', 'a little bit', 'slightly', 'a tiny bit', 'a small step', 'just a bit', 'just a little', 'a touch', 'a small bit', 'a wee bit', 'somewhat')
+SMALL_TURN = ('a bit', 'a little', 'a little bit', 'slightly', 'a tiny bit', 'just a bit', 'just a little', 'a touch', 'a small bit', 'a wee bit', 'somewhat')
