@@ -1,0 +1,222 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Holds a call of the model against the policy; what is not clearly allowed is refused.
+
+Pure functions of (policy, call, turn). Knows no ROS; the width of ROS fields is held by
+interfaces.py, stops and the guard by bridge.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from gemma_thor_ros.ros import units
+from gemma_thor_ros.ros.policy import Argument, Policy, Scalar, ToolPolicy
+from gemma_thor_ros.ros.verdict import CallRefusedError, Outcome
+from gemma_thor_ros.schema import FinishReason, ToolCall
+
+
+@dataclass
+class TurnContext:
+    """The model's turn that the calls stand in; one object for all calls of a turn.
+
+    Only a turn that the model itself ended after its calls (finish_reason TOOL_CALLS) may act; one
+    that was cut by length, stop string, cancel or error acts on none of them.
+    """
+
+    finish_reason: FinishReason
+    _seen: set[str] = field(default_factory=set, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def first_time(self, key: str) -> bool:
+        """Remember `key`; False when it has been seen in this turn."""
+        with self._lock:
+            if key in self._seen:
+                return False
+            self._seen.add(key)
+            return True
+
+
+@dataclass(frozen=True)
+class CheckedCall:
+    """A call that the policy allows: goal fields by path, in SI, constants not included."""
+
+    call: ToolCall
+    tool: ToolPolicy
+    fields: dict[str, Scalar]
+
+
+def check_turn(call: ToolCall, turn: TurnContext) -> None:
+    """Refuse the calls of a turn that was cut, and calls that the parser had to mend."""
+    if turn.finish_reason is not FinishReason.TOOL_CALLS:
+        raise CallRefusedError(Outcome.REFUSED_REPAIRED,
+                               f'the turn was cut ({turn.finish_reason}), so its calls do not act')
+    if call.repaired:
+        raise CallRefusedError(Outcome.REFUSED_REPAIRED,
+                               'the call was not written exactly; write it again')
+
+
+def check_call(policy: Policy, call: ToolCall, turn: TurnContext) -> CheckedCall:
+    """Return the goal fields of an allowed call.
+
+    Raises:
+        CallRefusedError: outcome and a sentence with the numbers, fit for the model.
+    """
+    tool = policy.tools.get(call.name)
+    if tool is None:
+        raise CallRefusedError(
+            Outcome.REFUSED_UNKNOWN_TOOL,
+            f'there is no tool {call.name[:64]!r}; the tools are {", ".join(policy.tools)}')
+    check_turn(call, turn)
+    return CheckedCall(call, tool, goal_fields(tool, call.arguments))
+
+
+def check_duplicate(checked: CheckedCall, turn: TurnContext) -> None:
+    """Refuse the second of two calls of one turn that would do the same."""
+    key = json.dumps([checked.tool.name, checked.fields], sort_keys=True)
+    if not turn.first_time(key):
+        raise CallRefusedError(Outcome.REFUSED_DUPLICATE,
+                               f'the same {checked.tool.name} call stands in this turn twice')
+
+
+def goal_fields(tool: ToolPolicy, arguments: Any) -> dict[str, Scalar]:
+    """Check all arguments and convert them to goal fields by path, quantities in SI."""
+    values = _argument_values(tool, arguments)
+    fields: dict[str, Scalar] = {}
+    for arg in tool.args:
+        if arg.field and arg.name in values:
+            fields[arg.field] = _field_value(tool, arg, values)
+    return fields
+
+
+def _argument_values(tool: ToolPolicy, arguments: Any) -> dict[str, Scalar]:
+    """Check names, types and enums, and fill in the defaults."""
+    if not isinstance(arguments, dict):
+        _refuse_schema('the arguments are no object')
+    for name in arguments:
+        if tool.argument(name) is None:
+            known = ', '.join(arg.name for arg in tool.args) or 'none'
+            _refuse_schema(f'{tool.name} has no argument {str(name)[:64]!r}; the arguments are '
+                           f'{known}')
+    values: dict[str, Scalar] = {}
+    for arg in tool.args:
+        if arg.name in arguments:
+            values[arg.name] = _checked_value(arg, arguments[arg.name])
+        elif arg.required:
+            _refuse_schema(f'{tool.name} needs the argument {arg.name}')
+        elif arg.default is not None:
+            values[arg.name] = arg.default
+    return values
+
+
+def _checked_value(arg: Argument, value: Any) -> Scalar:
+    if arg.type == 'string':
+        if type(value) is not str:
+            _refuse_schema(f'{arg.name} must be a string, not {_shown(value)}')
+        _check_text(arg, value)
+    elif arg.type == 'boolean':
+        if type(value) is not bool:
+            _refuse_schema(f'{arg.name} must be true or false, not {_shown(value)}')
+    elif arg.type == 'integer':
+        if type(value) is not int:
+            _refuse_schema(f'{arg.name} must be a whole number, not {_shown(value)}')
+    else:
+        value = _finite_number(arg, value)
+    if arg.enum and value not in arg.enum:
+        choices = ', '.join(str(item) for item in arg.enum)
+        _refuse_schema(f'{arg.name} must be one of {choices}, not {_shown(value)}')
+    return value  # type: ignore[no-any-return]
+
+
+def _finite_number(arg: Argument, value: Any) -> float:
+    if type(value) not in (int, float):
+        _refuse_schema(f'{arg.name} must be a number, not {_shown(value)}')
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        _refuse_schema(f'{arg.name} must be a finite number')
+    return number
+
+
+def _check_text(arg: Argument, text: str) -> None:
+    if '\0' in text or any('\ud800' <= char <= '\udfff' for char in text):
+        _refuse_schema(f'{arg.name} holds a character that cannot be sent')
+    if len(text) > arg.max_length:
+        raise CallRefusedError(
+            Outcome.REFUSED_RANGE,
+            f'{arg.name} has {len(text)} characters, the limit is {arg.max_length}')
+
+
+def _field_value(tool: ToolPolicy, arg: Argument, values: dict[str, Scalar]) -> Scalar:
+    """Convert the checked value of an argument to what its goal field takes."""
+    value = values[arg.name]
+    if arg.values:
+        return arg.values[str(value)]
+    if isinstance(value, (str, bool)):
+        return value
+    unit = str(values[arg.unit_arg]) if arg.unit_arg else arg.unit
+    sign = 1
+    if arg.sign_arg:
+        if value <= 0:
+            raise CallRefusedError(
+                Outcome.REFUSED_RANGE,
+                f'{arg.name} {_quantity(value, unit)} must be above 0; '
+                f'{arg.sign_arg} says which way')
+        sign = _sign(tool, arg, values)
+    _check_range(arg, value, unit, sign)
+    return sign * (units.to_si(value, unit) if unit else value)
+
+
+def _sign(tool: ToolPolicy, arg: Argument, values: dict[str, Scalar]) -> int:
+    linked = tool.argument(arg.sign_arg)
+    assert linked is not None, f'{arg.sign_arg} was checked when the policy was read'
+    return linked.sign[str(values[linked.name])]
+
+
+def _check_range(arg: Argument, value: float, unit: str, sign: int) -> None:
+    """Hold the converted value against the limits; the reason speaks of the value as given."""
+    size = units.to_si(value, unit) if unit else value
+    low, high = arg.minimum, arg.maximum
+    if sign < 0:
+        low, high = (None if high is None else -high), (None if low is None else -low)
+    if high is not None and size > high:
+        limit, side = high, 'above'
+    elif low is not None and size < low:
+        limit, side = low, 'below'
+    elif math.isfinite(size):
+        return
+    else:
+        _refuse_schema(f'{arg.name} {_quantity(value, unit)} is too large a number')
+    raise CallRefusedError(
+        Outcome.REFUSED_RANGE,
+        f'{arg.name} {_quantity(value, unit)} is {side} the limit of {_limit_text(limit, unit)}')
+
+
+def _limit_text(limit: float, unit: str) -> str:
+    if not unit:
+        return units.number_text(limit)
+    si = units.SI_UNITS[units.dimension(unit)]
+    text = f'{units.number_text(limit)} {si}'
+    if unit == si:
+        return text
+    return f'{text} ({units.number_text(units.from_si(limit, unit))} {unit})'
+
+
+def _quantity(value: float, unit: str) -> str:
+    return units.quantity_text(value, unit) if unit else units.number_text(value)
+
+
+def _shown(value: Any) -> str:
+    """Show a wrong value in a reason, cut to a length that can't flood the model."""
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 60 else f'{text[:60]}…'
+
+
+def _refuse_schema(reason: str) -> NoReturn:
+    raise CallRefusedError(Outcome.REFUSED_SCHEMA, reason)
