@@ -1,0 +1,59 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The pages that hold K and V of every layer, allocated once.
+
+Position p of a sequence lies in page `page_table[p // page_size]`, slot `p % page_size`. Which
+page belongs to whom is engine/page_pool's affair; nothing here allocates after construction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros.models.config import FULL, SLIDING, ModelConfig
+
+Array = npt.NDArray[Any]
+
+
+def bytes_per_page(config: ModelConfig, page_size: int, element_bytes: int) -> tuple[int, int]:
+    """Bytes of one sliding page and of one full page, K and V of all layers of that type.
+
+    `element_bytes` is the size of one stored number: 4 for float32, 8 for float64.
+    """
+    sizes = []
+    for geometry in (config.sliding, config.full):
+        num_layers = len(config.layers_of(geometry.layer_type))
+        row = geometry.num_kv_heads * geometry.head_dim
+        sizes.append(2 * num_layers * page_size * row * element_bytes)
+    return sizes[0], sizes[1]
+
+
+class KVCache:
+    """K and V pages of all layers: `k_pages[layer]` and `v_pages[layer]`, each (P, S, KV, D).
+
+    P is `num_sliding_pages` in sliding layers and `num_full_pages` in full ones. The values are
+    already rounded to the cache type when they arrive; `dtype` is what they are stored in.
+    """
+
+    def __init__(self, config: ModelConfig, num_sliding_pages: int, num_full_pages: int,
+                 page_size: int, dtype: npt.DTypeLike) -> None:
+        self.config = config
+        self.page_size = page_size
+        self.num_pages = {SLIDING: num_sliding_pages, FULL: num_full_pages}
+        self.dtype = np.dtype(dtype)
+        self.k_pages: list[Array] = []
+        self.v_pages: list[Array] = []
+        for layer in range(config.num_hidden_layers):
+            geometry = config.geometry(layer)
+            shape = (self.num_pages[geometry.layer_type], page_size,
+                     geometry.num_kv_heads, geometry.head_dim)
+            self.k_pages.append(np.zeros(shape, self.dtype))
+            self.v_pages.append(np.zeros(shape, self.dtype))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all pages."""
+        return sum(pages.nbytes for pages in (*self.k_pages, *self.v_pages))

@@ -1,0 +1,82 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The activations of one forward pass, allocated for the largest step seen and reused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros.models.config import ModelConfig
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Views for one row count T. Every array is C-contiguous."""
+
+    residual: Array              # (T, H)
+    normed: Array                # (T, H)
+    branch: Array                # (T, H)
+    branch_sum: Array            # (T, H)
+    qkv: dict[str, Array]        # layer type -> (T, (Q + KV [+ KV]) D)
+    q: dict[str, Array]          # layer type -> (T, Q, D)
+    attended: dict[str, Array]   # layer type -> (T, Q, D)
+    gate_up: Array               # (T, 2I)
+    inner: Array                 # (T, I)
+    expert_ids: npt.NDArray[np.int64]        # (T, K)
+    expert_weights: Array        # (T, K)
+    expert_sum: Array            # (T, H)
+
+
+class Workspace:
+    """Gives Activations for any row count; allocates only when a count is larger than before."""
+
+    def __init__(self, config: ModelConfig, dtype: npt.DTypeLike) -> None:
+        self._config = config
+        self._dtype = np.dtype(dtype)
+        self._capacity = 0
+        self._whole: Activations | None = None
+        self._views: dict[int, Activations] = {}
+
+    def rows(self, num_rows: int) -> Activations:
+        """The activations of a step of num_rows rows; they hold what earlier steps left."""
+        if num_rows > self._capacity or self._whole is None:
+            self._capacity = num_rows
+            self._whole = self._allocate(num_rows)
+            self._views = {}
+        view = self._views.get(num_rows)
+        if view is None:
+            view = self._views[num_rows] = self._cut(self._whole, num_rows)
+        return view
+
+    def _allocate(self, num_rows: int) -> Activations:
+        config, dtype = self._config, self._dtype
+        hidden = (num_rows, config.hidden_size)
+        geometries = (config.sliding, config.full)
+        heads = {g.layer_type: (num_rows, g.num_q_heads, g.head_dim) for g in geometries}
+        return Activations(
+            residual=np.zeros(hidden, dtype), normed=np.zeros(hidden, dtype),
+            branch=np.zeros(hidden, dtype), branch_sum=np.zeros(hidden, dtype),
+            qkv={g.layer_type: np.zeros((num_rows, g.qkv_rows), dtype) for g in geometries},
+            q={kind: np.zeros(shape, dtype) for kind, shape in heads.items()},
+            attended={kind: np.zeros(shape, dtype) for kind, shape in heads.items()},
+            gate_up=np.zeros((num_rows, 2 * config.intermediate_size), dtype),
+            inner=np.zeros((num_rows, config.intermediate_size), dtype),
+            expert_ids=np.zeros((num_rows, config.top_k_experts), np.int64),
+            expert_weights=np.zeros((num_rows, config.top_k_experts), dtype),
+            expert_sum=np.zeros(hidden, dtype))
+
+    @staticmethod
+    def _cut(whole: Activations, num_rows: int) -> Activations:
+        cut: dict[str, Any] = {}
+        for name, value in vars(whole).items():
+            if isinstance(value, dict):
+                cut[name] = {kind: array[:num_rows] for kind, array in value.items()}
+            else:
+                cut[name] = value[:num_rows]
+        return Activations(**cut)

@@ -1,0 +1,197 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""softmax(q k^T) v over the pages of one sequence, causal, with or without a window.
+
+The scale is 1 (it sits in the norms). Keys are taken in chunks of KEY_CHUNK at absolute
+positions; each chunk gives a partial result relative to its own maximum, and the partial results
+are added in ascending order. A chunk in which a row sees nothing adds exact zeros, so neither the
+cuts of the prompt nor the page layout nor other rows reach a row's bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros.ops.rounding import Array, Rounding, stored
+from gemma_thor_ros.ops.scratch import Scratch
+
+KEY_CHUNK = 128                  # keys; a constant of the numerics, not a setting
+QUERY_TILE = 64                  # prompt rows of one BLAS call, at absolute positions too
+_LOWEST = -1e30                  # stands for the maximum of a chunk without a visible key
+
+
+@dataclass(frozen=True)
+class AttentionSpan:
+    """Rows of one sequence: rows start_row .. + num_rows - 1 at start_position .. in `pages`."""
+
+    start_row: int
+    num_rows: int
+    start_position: int
+    pages: npt.NDArray[Any]      # (max_pages,) page ids of one layer geometry
+
+
+@dataclass(frozen=True)
+class QueryTile:
+    """A part of a span that is computed at once."""
+
+    start_row: int               # first row of the step
+    num_rows: int
+    slot: int                    # first row's place in the tile
+    chunks: slice                # chunks of the span's keys that some row sees
+    bias: Array                  # (rows or 1, chunks, 1, rows or 1, C): 0 visible, -inf hidden
+
+
+@dataclass(frozen=True)
+class SpanPlan:
+    """What every layer of one geometry does with one span."""
+
+    page_ids: npt.NDArray[Any]   # pages that hold the span's key chunks, 0 where there is none
+    num_keys: int                # their slots together
+    first_key: int               # slots before it were freed or never needed
+    end_key: int                 # slots from it on are not written yet
+    tiles: tuple[QueryTile, ...]
+    decode: bool
+
+
+def plan_attention(spans: Sequence[tuple[AttentionSpan, bool]], window: int | None,
+                   page_size: int, group: int, dtype: npt.DTypeLike) -> tuple[SpanPlan, ...]:
+    """Prepare the attention of one step, once for all layers of a geometry.
+
+    spans: (span, whether its rows are generated tokens). window None means all earlier keys.
+    group = query heads per kv head. page_size and KEY_CHUNK must divide one another.
+    """
+    return tuple(_plan_span(span, decode, window, page_size, group, dtype)
+                 for span, decode in spans)
+
+
+def _plan_span(span: AttentionSpan, decode: bool, window: int | None, page_size: int, group: int,
+               dtype: npt.DTypeLike) -> SpanPlan:
+    step = max(page_size, KEY_CHUNK)
+    assert step % page_size == 0 and step % KEY_CHUNK == 0, page_size
+    end = span.start_position + span.num_rows
+    first = 0 if window is None else max(0, span.start_position - window + 1)
+    base = first // step * step
+    num_keys = (end - base + step - 1) // step * step
+    ids = np.zeros(num_keys // page_size, np.int64)
+    low, high = first // page_size, (end + page_size - 1) // page_size
+    ids[low - base // page_size:high - base // page_size] = span.pages[low:high]
+    keys = np.arange(base, base + num_keys, dtype=np.int64)
+    tiles = []
+    row = 0
+    while row < span.num_rows:
+        position = span.start_position + row
+        slot = 0 if decode else position % QUERY_TILE
+        count = span.num_rows - row if decode else min(QUERY_TILE - slot, span.num_rows - row)
+        tiles.append(_plan_tile(span.start_row + row, position, count, slot, decode, keys, window,
+                                group, dtype))
+        row += count
+    return SpanPlan(ids, num_keys, first - base, end - base, tuple(tiles), decode)
+
+
+def _plan_tile(row: int, position: int, count: int, slot: int, decode: bool,
+               keys: npt.NDArray[Any], window: int | None, group: int,
+               dtype: npt.DTypeLike) -> QueryTile:
+    base = int(keys[0])
+    first = 0 if window is None else max(0, position - window + 1)
+    low, high = (first - base) // KEY_CHUNK, (position + count - 1 - base) // KEY_CHUNK + 1
+    keys = keys[low * KEY_CHUNK:high * KEY_CHUNK].reshape(1, -1, 1, 1, KEY_CHUNK)
+    if decode:
+        rows = np.arange(position, position + count).reshape(-1, 1, 1, 1, 1)
+    else:
+        # padding rows look at the first or last real row's keys; their results are dropped
+        rows = np.clip(np.arange(position - slot, position - slot + QUERY_TILE), position,
+                       position + count - 1).repeat(group).reshape(1, 1, 1, -1, 1)
+    hidden = keys > rows
+    if window is not None:
+        hidden |= keys <= rows - window
+    bias = np.zeros(hidden.shape, dtype)
+    bias[hidden] = -np.inf
+    return QueryTile(row, count, slot, slice(low, high), bias)
+
+
+def attention_ref(out: Array, q: Array, k_pages: Array, v_pages: Array,
+                  plan: tuple[SpanPlan, ...], *, scratch: Scratch,
+                  rounding: Rounding = 'none') -> None:
+    """Write out (T, Q, D) from q (T, Q, D) and pages (P, S, KV, D), for the rows of the plan.
+
+    Generated rows each run alone (Q / KV query heads by kv head), prompt rows in tiles. 'device'
+    rounds the probabilities of a chunk to bf16 before they meet V, and the result to bf16.
+    """
+    num_q_heads, head_dim = q.shape[1:]
+    num_kv_heads = k_pages.shape[2]
+    group = num_q_heads // num_kv_heads
+    for span in plan:
+        shape = (-1, KEY_CHUNK, num_kv_heads, head_dim)
+        k = _gather(k_pages, span, 'attention_k', scratch).reshape(shape)
+        v = _gather(v_pages, span, 'attention_v', scratch).reshape(shape)
+        for tile in span.tiles:
+            rows = slice(tile.start_row, tile.start_row + tile.num_rows)
+            heads = q[rows].reshape(-1, num_kv_heads, group, head_dim)
+            if span.decode:
+                result = _attend(heads[:, None], k[tile.chunks], v[tile.chunks], tile.bias,
+                                 scratch, rounding)
+                out[rows] = result.reshape(-1, num_q_heads, head_dim)
+            else:
+                slots = slice(tile.slot, tile.slot + tile.num_rows)
+                padded = scratch.get('attention_q', 1, 1, num_kv_heads, QUERY_TILE, group,
+                                     head_dim)
+                padded[...] = 0
+                padded[0, 0, :, slots] = heads.transpose(1, 0, 2, 3)
+                result = _attend(padded.reshape(1, 1, num_kv_heads, -1, head_dim), k[tile.chunks],
+                                 v[tile.chunks], tile.bias, scratch, rounding)
+                result = result.reshape(num_kv_heads, QUERY_TILE, group, head_dim)[:, slots]
+                out[rows] = result.transpose(1, 0, 2, 3).reshape(-1, num_q_heads, head_dim)
+    stored(out, rounding)
+
+
+def _gather(pages: Array, span: SpanPlan, name: str, scratch: Scratch) -> Array:
+    """The span's keys or values in order, (num_keys, KV, D); zeros where nothing was written."""
+    num_pages = span.page_ids.size
+    buffer = scratch.get(name, num_pages, *pages.shape[1:])
+    np.take(pages, span.page_ids, axis=0, out=buffer, mode='clip')
+    flat = buffer.reshape(span.num_keys, *pages.shape[2:])
+    flat[:span.first_key] = 0
+    flat[span.end_key:] = 0
+    return flat
+
+
+def _attend(q: Array, k: Array, v: Array, bias: Array, scratch: Scratch,
+            rounding: Rounding) -> Array:
+    """(n, 1, KV, R, D) queries on (chunks, C, KV, D) keys -> (n, KV, R, D)."""
+    num, _, num_kv_heads, rows, head_dim = q.shape
+    chunks, size = k.shape[:2]
+    scores = scratch.get('attention_scores', num, chunks, num_kv_heads, rows, size)
+    partial = scratch.get('attention_partial', num, chunks, num_kv_heads, rows, head_dim)
+    np.matmul(q, k.transpose(0, 2, 3, 1), out=scores)
+    scores += bias
+    top = scores.max(axis=-1)
+    np.maximum(top, top.dtype.type(_LOWEST), out=top)
+    scores -= top[..., None]
+    np.exp(scores, out=scores)
+    stored(scores, rounding)
+    total = scores.sum(axis=-1)
+    np.matmul(scores, v.transpose(0, 2, 1, 3), out=partial)
+    weight = np.exp(top - top.max(axis=1, keepdims=True))
+    total *= weight
+    partial *= weight[..., None]
+    result = scratch.get('attention_result', num, num_kv_heads, rows, head_dim)
+    result[...] = 0
+    norm = np.zeros_like(total[:, 0])
+    for chunk in range(chunks):
+        result += partial[:, chunk]
+        norm += total[:, chunk]
+    result /= norm[..., None]
+    return result
+
+
+def bytes_moved(num_keys: int, num_tokens: int, num_q_heads: int, num_kv_heads: int,
+                head_dim: int, element_bytes: int) -> int:
+    """K and V of the visible keys, the queries and the results."""
+    per_key = 2 * num_kv_heads * head_dim
+    per_token = 2 * num_q_heads * head_dim
+    return (num_keys * per_key + num_tokens * per_token) * element_bytes

@@ -1,0 +1,31 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""hidden[t] = table[token_ids[t]] * scale, the first thing of a forward pass.
+
+scale is sqrt(hidden_size) rounded to bf16 by the caller: checkpoints were trained with that
+constant. Padding rows (token id -1) become zeros, so that they stay finite through all layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from gemma_thor_ros.ops.linear import TableWeight
+from gemma_thor_ros.ops.rounding import Array, Rounding, stored
+
+
+def embed_ref(out: Array, token_ids: npt.NDArray[Any], table: TableWeight, scale: float,
+              rounding: Rounding = 'none') -> None:
+    """Write out (T, H) from token_ids (T,); 'device' rounds the product to bf16."""
+    out[...] = 0
+    real = token_ids >= 0
+    out[real] = table.rows(token_ids[real])
+    out *= out.dtype.type(scale)
+    stored(out, rounding)
+
+
+def bytes_moved(num_tokens: int, hidden_size: int, element_bytes: int) -> int:
+    """Rows read and rows written."""
+    return 2 * num_tokens * hidden_size * element_bytes
