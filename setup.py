@@ -43,7 +43,8 @@ def run_cmake(build: pathlib.Path, prefix: pathlib.Path) -> None:
     environment = dict(os.environ)
     # The generators run as child processes of CMake and find their modules as this one does.
     environment['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
-    configure = ['cmake', '-S', HERE, '-B', build, '-G', 'Ninja', '--log-level=WARNING',
+    configure = ['cmake', '-S', str(HERE), '-B', str(build), '-G', 'Ninja',
+                 '--log-level=WARNING',
                  '-DCMAKE_BUILD_TYPE=Release', '-DBUILD_TESTING=OFF',
                  '-DGEMMA_THOR_CPP_INTERFACES=OFF',
                  '-DGEMMA_THOR_PYTHON=/usr/bin/env python3',
@@ -51,7 +52,8 @@ def run_cmake(build: pathlib.Path, prefix: pathlib.Path) -> None:
                  f'-DPython3_EXECUTABLE={sys.executable}',
                  f'-DGEMMA_THOR_WHEELS_PREFIX={wheels}',
                  f'-DCMAKE_PROJECT_{NAME}_INCLUDE={HERE}/cmake/ros_wheels.cmake']
-    for command in (configure, ['cmake', '--build', build], ['cmake', '--install', build]):
+    for command in (configure, ['cmake', '--build', str(build)],
+                    ['cmake', '--install', str(build)]):
         subprocess.run(command, check=True, env=environment)
 
 
@@ -72,7 +74,8 @@ class CMakeBuild(build_ext):
     def build_folder(self) -> pathlib.Path:
         """Return a folder that no other interpreter or set of ROS 2 wheels has used."""
         if wheels_prefix() == pathlib.Path(sys.prefix).resolve():
-            return HERE / 'build' / f'cmake-{sysconfig.get_platform()}-{sys.implementation.cache_tag}'
+            tag = f'{pathlib.Path(sys.prefix).name}-{sys.implementation.cache_tag}'
+            return HERE / 'build' / f'cmake-{sysconfig.get_platform()}-{tag}'
         return pathlib.Path(self.build_temp).resolve() / 'cmake-isolated'
 
     def get_outputs(self) -> list[str]:

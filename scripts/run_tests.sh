@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+#
+# Run the linters and the test tiers against the installed package: all that were named, also
+# after a failure. The last lines are each tier's result.
+#
+#   scripts/run_tests.sh [--venv FOLDER] [lint] [unit] [model] [server] [ros] [kernels] ...
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+venv=.venv
+if [[ ${1-} == --venv ]]; then
+  venv=${2:?--venv needs a folder}
+  shift 2
+fi
+bin=$PWD/$venv/bin
+# A hung ROS test must not hang the run: DDS threads have been seen to outlive an exception.
+ros_limit_s=300
+results=()
+failed=0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+note() { # status, what, detail
+  results+=("$(printf '%-8s %s' "$2" "$3")")
+  (($1 == 0)) || failed=1
+}
+
+lint() {
+  local status name
+  local -A commands=(
+    [ruff]="ruff check ."
+    [mypy]="mypy"
+    [imports]="lint-imports"
+  )
+  for name in ruff mypy imports; do
+    printf '\n== %s\n' "$name"
+    # shellcheck disable=SC2086 # words on purpose
+    "$bin"/${commands[$name]}
+    status=$?
+    note "$status" "$name" "$( ((status == 0)) && echo passed || echo FAILED)"
+  done
+}
+
+tier() { # name, wrapper...
+  local name=$1 status
+  shift
+  printf '\n== test/%s\n' "$name"
+  if [[ $name != kernels && $name != ros ]]; then
+    "$bin/python" scripts/build_test_vocab.py || { note 1 "$name" 'no test vocabulary'; return; }
+  fi
+  # pytest is started by its program, not by -m: that would put this folder, and with it the
+  # sources, in front of the installed package.
+  "$@" "$bin/pytest" "test/$name" 2>&1 | tee "$scratch/$name"
+  status=${PIPESTATUS[0]}
+  if ((status == 137 || status == 124)); then
+    note "$status" "$name" "killed after its limit of $ros_limit_s s"
+  else
+    note "$status" "$name" "$(tail -n 1 "$scratch/$name")"
+  fi
+}
+
+for part in "$@"; do
+  case $part in
+    lint) lint ;;
+    ros) tier ros scripts/ros_sandbox.sh timeout -s KILL "$ros_limit_s" ;;
+    *) tier "$part" env ;;
+  esac
+done
+
+printf '\n== results\n'
+printf '%s\n' "${results[@]}"
+exit "$failed"
