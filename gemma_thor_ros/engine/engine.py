@@ -196,7 +196,7 @@ class Engine:
         while True:
             with self._lock:
                 while not (self._inbox or self._cancels or self._scheduler.running
-                           or self._state != 'running'):
+                           or self._scheduler.waiting or self._state != 'running'):
                     self._lock.wait()
                 if self._state != 'running':
                     return False
@@ -207,6 +207,7 @@ class Engine:
             self._scheduler.admit(now)
             if self._scheduler.running:
                 return True
+            assert not self._scheduler.waiting, 'nothing runs, and a request does not fit'
 
     def _empty_inbox(self) -> None:
         """Hand new requests to the scheduler; the caller holds the lock."""
