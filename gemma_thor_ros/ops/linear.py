@@ -121,7 +121,7 @@ class TableWeight:
         """(T,) token ids -> (T, H), unscaled."""
         if self._resident:
             table = self.linear.rows(0, self.linear.shape[0])
-            return table[token_ids]
+            return np.take(table, token_ids, axis=0)
         ids = token_ids.tolist()
         return np.concatenate([self.linear.rows(token, token + 1) for token in ids])
 

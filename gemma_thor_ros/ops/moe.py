@@ -47,17 +47,21 @@ class ExpertWeights:
 
     def gate_up(self, expert: int) -> Array:
         """(2I, H) of one expert, gate first."""
+        both: Array
         if self._resident is not None:
-            return self._resident[0][expert]
-        both: Array = np.concatenate([values(part[expert], self.dtype)
+            both = self._resident[0][expert]
+            return both
+        both = np.concatenate([values(part[expert], self.dtype)
                                       for part in self._parts[:2]])
         return both
 
     def down(self, expert: int) -> Array:
         """(H, I) of one expert."""
+        matrix: Array
         if self._resident is not None:
-            return self._resident[1][expert]
-        matrix: Array = np.ascontiguousarray(values(self._parts[2][expert], self.dtype))
+            matrix = self._resident[1][expert]
+            return matrix
+        matrix = np.ascontiguousarray(values(self._parts[2][expert], self.dtype))
         return matrix
 
 
