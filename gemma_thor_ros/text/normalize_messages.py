@@ -39,7 +39,7 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]], *,
     out: list[Message] = []
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            _fail(f'messages[{index}]', f'must be an object, found {type(message).__name__}')
+            raise _bad(f'messages[{index}]', f'must be an object, found {type(message).__name__}')
         last = index == len(messages) - 1
         out.append(_message(index, message, open_part if last else ''))
     if open_part and out[-1]['role'] != 'assistant':
@@ -61,7 +61,7 @@ def decode_arguments(arguments: Any, where: str) -> Mapping[str, Any]:
     if isinstance(arguments, Mapping):
         return arguments
     if not isinstance(arguments, str):
-        _fail(f'{where}.function.arguments',
+        raise _bad(f'{where}.function.arguments',
               f'must be a JSON object, found {type(arguments).__name__}')
     if not arguments.strip():
         return {}
@@ -75,7 +75,7 @@ def decode_arguments(arguments: Any, where: str) -> Mapping[str, Any]:
     if decoded is None:
         return {}
     if not isinstance(decoded, dict):
-        _fail(f'{where}.function.arguments',
+        raise _bad(f'{where}.function.arguments',
               f'must be a JSON object, found JSON of type {type(decoded).__name__}')
     return decoded
 
@@ -84,7 +84,8 @@ def _message(index: int, message: Mapping[str, Any], open_part: str) -> Message:
     where = f'messages[{index}]'
     role = message.get('role')
     if not isinstance(role, str) or role not in _ROLES:
-        _fail(f'{where}.role', f'is {role!r}, expected system, developer, user, assistant or tool')
+        raise _bad(f'{where}.role',
+                   f'is {role!r}, expected system, developer, user, assistant or tool')
     role = _ROLES[role]
     out: Message = {'role': role, 'content': _content(where, role, message.get('content'))}
     if role == 'tool':
@@ -94,7 +95,8 @@ def _message(index: int, message: Mapping[str, Any], open_part: str) -> Message:
         return out
     for key in ('tool_calls', 'tool_responses', 'function_call'):
         if message.get(key) and (role != 'assistant' or key == 'function_call'):
-            _fail(f'{where}.{key}', 'is only understood as tool_calls of an assistant message')
+            raise _bad(f'{where}.{key}',
+                       'is only understood as tool_calls of an assistant message')
     if role != 'assistant':
         return out
     thought = message.get('reasoning') or message.get('reasoning_content')
@@ -104,7 +106,7 @@ def _message(index: int, message: Mapping[str, Any], open_part: str) -> Message:
     if message.get('tool_calls'):
         calls = message['tool_calls']
         if not isinstance(calls, list | tuple):
-            _fail(f'{where}.tool_calls', 'must be a list')
+            raise _bad(f'{where}.tool_calls', 'must be a list')
         out['tool_calls'] = [_call(f'{where}.tool_calls[{number}]', call)
                              for number, call in enumerate(calls)]
     if message.get('tool_responses'):
@@ -112,7 +114,7 @@ def _message(index: int, message: Mapping[str, Any], open_part: str) -> Message:
         if not isinstance(responses, list | tuple) or not all(
                 isinstance(item, Mapping) and isinstance(item.get('name'), str)
                 for item in responses):
-            _fail(f'{where}.tool_responses', 'must be a list of objects with name and response')
+            raise _bad(f'{where}.tool_responses', 'must be a list of objects with name and response')
         out['tool_responses'] = responses
     return out
 
@@ -128,7 +130,7 @@ def _content(where: str, role: str, content: Any) -> Any:
                 for number, part in enumerate(content)]
     if role == 'tool' or (content is None and role == 'assistant'):
         return content
-    _fail(f'{where}.content', f'must be a string or a list of parts, found '
+    raise _bad(f'{where}.content', f'must be a string or a list of parts, found '
           f'{"nothing" if content is None else type(content).__name__}')
 
 
@@ -139,22 +141,22 @@ def _part(where: str, role: str, part: Any) -> Mapping[str, Any]:
     if kind == 'refusal' and isinstance(part.get('refusal'), str):
         return {'type': 'text', 'text': part['refusal']}
     if not isinstance(kind, str) or kind not in _PARTS:
-        _fail(where, f'has the unknown type {kind!r}')
+        raise _bad(where, f'has the unknown type {kind!r}')
     kind = _PARTS[kind]
     if kind == 'text':
         return {'type': 'text', 'text': _string(f'{where}.text', part.get('text'))}
     if role == 'system':
-        _fail(where, f'is of type {kind}; a system message holds text only')
+        raise _bad(where, f'is of type {kind}; a system message holds text only')
     return {**part, 'type': kind}
 
 
 def _call(where: str, call: Any) -> Message:
     if not isinstance(call, Mapping):
-        _fail(where, f'must be an object, found {type(call).__name__}')
+        raise _bad(where, f'must be an object, found {type(call).__name__}')
     function = call.get('function', call)
     if not isinstance(function, Mapping) or not isinstance(function.get('name'), str) \
             or not function['name']:
-        _fail(where, 'has no function name')
+        raise _bad(where, 'has no function name')
     out: Message = {'function': {'name': function['name'],
                                  'arguments': decode_arguments(function.get('arguments'), where)}}
     if call.get('id') is not None:
@@ -216,13 +218,13 @@ def _answered(index: int, reply: Message,
     known = ', '.join(repr(call['client_id'] or call['function']['name'])
                       for _, call in open_calls) or 'none'
     label = f'tool_call_id {reply_id!r}' if reply_id is not None else f'name {name!r}'
-    _fail(f'messages[{index}]', f'is a tool result ({label}) that answers no open call; '
+    raise _bad(f'messages[{index}]', f'is a tool result ({label}) that answers no open call; '
           f'open calls: {known}')
 
 
 def _string(where: str, value: Any) -> str:
     if not isinstance(value, str):
-        _fail(where, f'must be a string, found {type(value).__name__}')
+        raise _bad(where, f'must be a string, found {type(value).__name__}')
     return value
 
 
@@ -230,5 +232,5 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f'{name} is not JSON')
 
 
-def _fail(where: str, sentence: str) -> NoReturn:
-    raise RequestError(ErrorCode.INVALID_REQUEST, f'{where} {sentence}', where)
+def _bad(where: str, sentence: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, f'{where} {sentence}', where)

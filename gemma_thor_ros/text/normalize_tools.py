@@ -19,7 +19,8 @@ from gemma_thor_ros.text.writer import MAX_DEPTH
 Schema = dict[str, Any]
 _UNIONS = ('anyOf', 'oneOf')
 # What a call can be made of: no blank, quote, bracket, comma or equals sign, no colon at an end.
-NAME = re.compile(r'[^\s"\'\[\]{}()<>,=:](?:[^\s"\'\[\]{}()<>,=]*[^\s"\'\[\]{}()<>,=:])?')
+_NAME_CHAR = r'[^\s"\'\[\]{}()<>,=\ud800-\udfff'
+NAME = re.compile(rf'{_NAME_CHAR}:](?:{_NAME_CHAR}]*{_NAME_CHAR}:])?')
 
 
 def normalize_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Schema]:
@@ -27,14 +28,14 @@ def normalize_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Schema]:
     if tools is None:
         return []
     if not isinstance(tools, list | tuple):
-        _fail('tools', f'must be a list, found {type(tools).__name__}')
+        raise _bad('tools', f'must be a list, found {type(tools).__name__}')
     out = []
     names: set[str] = set()
     for index, tool in enumerate(tools):
         function = _function(index, tool)
         name = function['name']
         if name in names:
-            _fail(f'tools[{index}]', f"declares '{name}' a second time")
+            raise _bad(f'tools[{index}]', f"declares '{name}' a second time")
         names.add(name)
         out.append({'type': 'function', 'function': function})
     return out
@@ -50,10 +51,10 @@ def tool_schemas(tools: Any) -> dict[str, Mapping[str, Any]]:
     if isinstance(tools, Mapping):
         for name, schema in tools.items():
             if not isinstance(schema, Mapping) and schema is not None:
-                _fail(f'tools.{name}', f'must be a JSON schema, found {type(schema).__name__}')
+                raise _bad(f'tools.{name}', f'must be a JSON schema, found {type(schema).__name__}')
         return {str(name): _unwrapped(schema or {}) for name, schema in tools.items()}
     if not isinstance(tools, list | tuple):
-        _fail('tools', f'must be a list or an object, found {type(tools).__name__}')
+        raise _bad('tools', f'must be a list or an object, found {type(tools).__name__}')
     out: dict[str, Mapping[str, Any]] = {}
     for index, tool in enumerate(tools):
         if isinstance(tool, str):
@@ -61,10 +62,10 @@ def tool_schemas(tools: Any) -> dict[str, Mapping[str, Any]]:
             continue
         function = tool.get('function', tool) if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get('name'), str):
-            _fail(f'tools[{index}]', 'has no function name')
+            raise _bad(f'tools[{index}]', 'has no function name')
         parameters = function.get('parameters') or {}
         if not isinstance(parameters, Mapping):
-            _fail(f'tools[{index}]', 'has parameters that are no JSON schema')
+            raise _bad(f'tools[{index}]', 'has parameters that are no JSON schema')
         out[function['name']] = parameters
     return out
 
@@ -80,29 +81,29 @@ def _unwrapped(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 def _function(index: int, tool: Any) -> Schema:
     where = f'tools[{index}]'
     if not isinstance(tool, Mapping):
-        _fail(where, f'must be an object, found {type(tool).__name__}')
+        raise _bad(where, f'must be an object, found {type(tool).__name__}')
     if tool.get('type', 'function') != 'function':
-        _fail(where, f"has type {tool['type']!r}; only 'function' is supported")
+        raise _bad(where, f"has type {tool['type']!r}; only 'function' is supported")
     function = tool.get('function', tool)
     if not isinstance(function, Mapping):
-        _fail(where, 'has a function that is no object')
+        raise _bad(where, 'has a function that is no object')
     name = function.get('name')
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        _fail(where, f'has the name {name!r}; a name has no blanks, quotes, brackets, '
+        raise _bad(where, f'has the name {name!r}; a name has no blanks, quotes, brackets, '
               "commas or '='")
     where = f'{where} ({name})'
     description = function.get('description')
     if description is not None and not isinstance(description, str):
-        _fail(where, 'has a description that is no string')
+        raise _bad(where, 'has a description that is no string')
     out: Schema = {'name': name, 'description': description or ''}
     parameters = function.get('parameters')
     if parameters is not None and not isinstance(parameters, Mapping):
-        _fail(where, 'has parameters that are no JSON schema (an object)')
+        raise _bad(where, 'has parameters that are no JSON schema (an object)')
     if parameters:
         root = parameters
         parameters = _schema(root, root, where, 0)
         if parameters.get('type', 'object') != 'object':
-            _fail(where, f"has parameters of type {parameters['type']!r}, expected 'object'")
+            raise _bad(where, f"has parameters of type {parameters['type']!r}, expected 'object'")
         parameters['type'] = 'object'
         out['parameters'] = parameters
     response = function.get('response')
@@ -115,11 +116,11 @@ def _function(index: int, tool: Any) -> Schema:
 def _schema(schema: Any, root: Mapping[str, Any], where: str, depth: int) -> Schema:
     """One schema without references and unions, children included."""
     if depth > MAX_DEPTH:
-        _fail(where, f'has a schema nested deeper than {MAX_DEPTH} levels')
+        raise _bad(where, f'has a schema nested deeper than {MAX_DEPTH} levels')
     if isinstance(schema, bool):
         return {}
     if not isinstance(schema, Mapping):
-        _fail(where, f'has a schema that is no object but {type(schema).__name__}')
+        raise _bad(where, f'has a schema that is no object but {type(schema).__name__}')
     out = _flat(schema, root, where)
     kinds = out.get('type')
     if isinstance(kinds, list | tuple):
@@ -134,7 +135,7 @@ def _schema(schema: Any, root: Mapping[str, Any], where: str, depth: int) -> Sch
     elif isinstance(kinds, str):
         out['type'] = kinds.lower()
     elif kinds is not None:
-        _fail(where, f'has a type that is no string: {kinds!r}')
+        raise _bad(where, f'has a type that is no string: {kinds!r}')
     if 'const' in out and 'enum' not in out:
         out['enum'] = [out.pop('const')]
     if 'type' not in out:
@@ -144,22 +145,22 @@ def _schema(schema: Any, root: Mapping[str, Any], where: str, depth: int) -> Sch
     if out.get('type') == 'object':
         properties = out.get('properties') or {}
         if not isinstance(properties, Mapping):
-            _fail(where, 'has properties that are no object')
+            raise _bad(where, 'has properties that are no object')
         out['properties'] = {str(key): _schema(item, root, f'{where}.{key}', depth + 1)
                              for key, item in properties.items()}
         required = out.get('required')
         if required is not None and not (isinstance(required, list | tuple)
                                          and all(isinstance(name, str) for name in required)):
-            _fail(where, 'has a required that is no list of names')
+            raise _bad(where, 'has a required that is no list of names')
     if out.get('type') == 'array':
         items = out.get('items')
         if isinstance(items, Mapping):
             out['items'] = _items(items, root, where, depth + 1)
         elif items is not None and not isinstance(items, bool | list | tuple):
-            _fail(where, 'has items that are no schema')
+            raise _bad(where, 'has items that are no schema')
     enum = out.get('enum')
     if enum is not None and not isinstance(enum, list | tuple):
-        _fail(where, 'has an enum that is no list')
+        raise _bad(where, 'has an enum that is no list')
     return out
 
 
@@ -204,18 +205,18 @@ def _flat(schema: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Sch
             out.setdefault('enum', consts)
         elif real:
             out = {**real[0], **out}
-    _fail(where, 'has references that never end')
+    raise _bad(where, 'has references that never end')
 
 
 def _referred(root: Mapping[str, Any], reference: str, where: str) -> Mapping[str, Any]:
     target: Any = root
     if not reference.startswith('#'):
-        _fail(where, f'refers to {reference!r}; only references into the same schema work')
+        raise _bad(where, f'refers to {reference!r}; only references into the same schema work')
     for step in reference[1:].split('/')[1:]:
         step = step.replace('~1', '/').replace('~0', '~')
         target = target.get(step) if isinstance(target, Mapping) else None
     if not isinstance(target, Mapping):
-        _fail(where, f'refers to {reference!r}, which its schema does not hold')
+        raise _bad(where, f'refers to {reference!r}, which its schema does not hold')
     return target
 
 
@@ -234,5 +235,5 @@ def _infer_type(schema: Schema) -> None:
             schema['type'] = kinds.pop()
 
 
-def _fail(where: str, sentence: str) -> NoReturn:
-    raise RequestError(ErrorCode.INVALID_REQUEST, f'{where} {sentence}', 'tools')
+def _bad(where: str, sentence: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, f'{where} {sentence}', 'tools')

@@ -63,7 +63,7 @@ def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, A
            preserve_thinking: bool = False, normalize: bool = True) -> list[Segment]:
     """Render a chat in OpenAI form; neighbouring text is one segment.
 
-    `variant` 'large' (12B, 26B, 31B) closes an empty thought when thinking is off, 'small' doesn't.
+    `variant` 'large' (12B, 26B, 31B) gets a closed empty thought when thinking is off.
     `continue_final_message` leaves the last message open: True or 'content' after its text,
     'reasoning_content' inside its thought; no generation prompt is added then. Raises RequestError
     naming the message or tool.
@@ -306,11 +306,11 @@ class _Renderer:
                 out.control(CHANNEL)
                 out.text(_LABEL)
                 out.control(CHANNEL_END)
-        elif self.last_kind == 'response' and self.enable_thinking:
+        elif self.last_kind == 'response' and self.enable_thinking \
+                and (self.turn_open or not normalize):
             # The template opens a thought even after a turn that it has just closed.
-            if self.turn_open or not normalize:
-                out.control(CHANNEL)
-                out.text(_LABEL)
+            out.control(CHANNEL)
+            out.text(_LABEL)
 
 
 def _bad(sentence: str, param: str) -> RequestError:

@@ -162,7 +162,7 @@ class Tokenizer:
         return ids
 
     def _check(self, path: Path) -> None:
-        """Refuse a file whose text could become a control token or doesn't survive a round trip."""
+        """Refuse a file whose text could become a control token or is lost in a round trip."""
         for text in self._control_by_text:
             self._encode(text)
         found = self.decode(self._encode(_SAMPLE))

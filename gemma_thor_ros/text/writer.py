@@ -46,7 +46,7 @@ class Writer:
             self._segments += (_QUOTE, _QUOTE)
 
     def value(self, value: Any, quote_keys: bool, where: str, depth: int = 0) -> None:
-        """Append a JSON-like value. Raises RequestError naming `where` when it can't be written."""
+        """Append a JSON-like value. Raises RequestError naming `where` when it is none."""
         if isinstance(value, str):
             self.quoted(value)
         elif value is True:
