@@ -119,19 +119,24 @@ class TextWeights(Mapping[str, Weight]):
         return name in self._shapes
 
     def __getitem__(self, name: str) -> Weight:
-        form, shape = self._forms[name], self._shapes[name]
-        tensors, module = self._checkpoint.tensors, self._module(name)
+        form, tensors = self._forms[name], self._checkpoint.tensors
         if form is Form.FUSED:
             return self._read_fused(name)
-        if not _is_expert(name):
-            if form is Form.DENSE:
-                return read_dense(tensors, parameter(module))
-            return read_nvfp4(tensors, module, form)
-        modules = self._expert_modules(name, shape[0])
         if form is Form.DENSE:
-            parts = [read_dense(tensors, parameter(expert)) for expert in modules]
-            return DenseWeight(np.stack([part.data for part in parts]), parts[0].kind)
-        return stack_experts([read_nvfp4(tensors, expert, form) for expert in modules])
+            dense = [read_dense(tensors, part) for part in self.disk_names(name)]
+            if not _is_expert(name):
+                return dense[0]
+            return DenseWeight(np.stack([part.data for part in dense]), dense[0].kind)
+        quantised = [read_nvfp4(tensors, module, form) for module in self.disk_modules(name)]
+        return stack_experts(quantised) if _is_expert(name) else quantised[0]
+
+    def dense(self, name: str, expert: int = 0) -> DenseWeight:
+        """One matrix of a dense weight as a view: the weight itself, or one of its experts."""
+        if not _is_expert(name):
+            return read_dense(self._checkpoint.tensors, self.disk_names(name)[0])
+        if self._forms[name] is Form.FUSED:
+            return self._read_fused(name)[expert]
+        return read_dense(self._checkpoint.tensors, self.disk_names(name)[expert])
 
     def layer(self, index: int) -> dict[str, Weight]:
         """The weights of one layer, names without 'layers.N.'."""
@@ -146,6 +151,18 @@ class TextWeights(Mapping[str, Weight]):
     def shape(self, name: str) -> Shape:
         """Logical shape of a weight."""
         return self._shapes[name]
+
+    def disk_modules(self, name: str) -> list[str]:
+        """On-disk modules of a weight as unfused checkpoints spell it: one, or one per expert."""
+        if _is_expert(name):
+            return self._expert_modules(name, self._shapes[name][0])
+        return [self._module(name)]
+
+    def disk_names(self, name: str) -> list[str]:
+        """The on-disk tensors that a dense weight is read from: one, or one per expert."""
+        if self._forms[name] is Form.FUSED:
+            return [self._fused_name(name)]
+        return [parameter(module) for module in self.disk_modules(name)]
 
     def _module(self, name: str) -> str:
         return self._checkpoint.text_prefix + name
@@ -182,7 +199,7 @@ class TextWeights(Mapping[str, Weight]):
         if not _is_expert(name):
             return self._check_module(self._module(name), shape, name)
         fused = self._fused_name(name)
-        if fused in tensors or f'{fused}.weight' in tensors:
+        if fused in tensors:
             experts, rows, columns = shape
             rows = rows if name.endswith('.down_proj') else 2 * rows
             self._used.add(check_dense(tensors, fused, (experts, rows, columns)))

@@ -19,6 +19,7 @@ from gemma_thor_ros.weights.canonical import GROUP_SIZE, DenseWeight, Nvfp4Weigh
 from gemma_thor_ros.weights.quantize import Convention, to_multiplier
 from gemma_thor_ros.weights.safetensors_file import TensorFiles
 from gemma_thor_ros.weights.shapes import Shape
+from gemma_thor_ros.weights.writer import TensorSpec
 
 
 class Form(Enum):
@@ -43,6 +44,7 @@ _NVFP4_SUFFIXES = {
 }
 _CONVENTIONS = {Form.COMPRESSED_TENSORS: Convention.COMPRESSED_TENSORS,
                 Form.MODELOPT: Convention.MODELOPT}
+_FORMS = {convention: form for form, convention in _CONVENTIONS.items()}
 
 
 def form_of(names: Container[str], module: str) -> Form | None:
@@ -80,6 +82,26 @@ def check_nvfp4(tensors: TensorFiles, module: str, shape: Shape, form: Form) -> 
     _check(tensors, scales, (rows, columns // GROUP_SIZE), ('F8_E4M3',))
     _check(tensors, scale, (1,), ('F32',), or_scalar=True)
     return [packed, scales, scale]
+
+
+def nvfp4_specs(module: str, shape: Shape, convention: Convention,
+                quantized_inputs: bool) -> list[TensorSpec]:
+    """What to write for a quantised (N, M) module, in the order codes, scales, global scale.
+
+    With `quantized_inputs` (W4A4) a scale of the activations follows.
+    """
+    rows, columns = shape
+    form = _FORMS[convention]
+    suffixes = _NVFP4_SUFFIXES[form]
+    # compressed-tensors stores global scales as one value, ModelOpt as scalars.
+    scale_shape: Shape = (1,) if form is Form.COMPRESSED_TENSORS else ()
+    specs = [TensorSpec(f'{module}.{suffixes[0]}', 'U8', (rows, columns // 2)),
+             TensorSpec(f'{module}.{suffixes[1]}', 'F8_E4M3', (rows, columns // GROUP_SIZE)),
+             TensorSpec(f'{module}.{suffixes[2]}', 'F32', scale_shape)]
+    if quantized_inputs:
+        suffix = 'input_global_scale' if form is Form.COMPRESSED_TENSORS else 'input_scale'
+        specs.append(TensorSpec(f'{module}.{suffix}', 'F32', scale_shape))
+    return specs
 
 
 def read_dense(tensors: TensorFiles, name: str) -> DenseWeight:

@@ -21,6 +21,11 @@ _TEXT = ('layers.', 'embed_tokens.', 'embed_tokens_per_layer.', 'norm.',
 # Tensors beside a weight that weight-only inference leaves aside: activation and KV cache scales.
 SURPLUS_SUFFIXES = ('input_global_scale', 'input_scale', 'k_scale', 'v_scale', 'q_scale')
 
+# Endings of the tensors that make up one module, in any format that inspect recognises.
+WEIGHT_SUFFIXES = ('weight', 'weight_packed', 'weight_scale', 'weight_global_scale',
+                   'weight_scale_2', 'weight_scale_inv', 'weight_shape', 'weight_zero_point',
+                   'scales', 'biases', 'bias', *SURPLUS_SUFFIXES)
+
 # Parameters that are stored under their own name, without '.weight'.
 _BARE = ('layer_scalar', 'scale', 'per_expert_scale')
 
@@ -59,6 +64,18 @@ def find_text_prefix(names: Iterable[str]) -> str | None:
                 break
     prefix = max(TEXT_PREFIXES, key=lambda candidate: counts[candidate])
     return prefix if counts[prefix] else None
+
+
+def module_of(name: str) -> str:
+    """The module that an on-disk tensor belongs to; a bare parameter is its own."""
+    module, _, suffix = name.rpartition('.')
+    return module if module and suffix in WEIGHT_SUFFIXES else name
+
+
+def kind_of(module: str) -> str:
+    """A module's name without layer and expert numbers: 'self_attn.q_proj', 'experts.up_proj'."""
+    return '.'.join(piece for piece in module.split('.')
+                    if not piece.isdigit() and piece not in ('layers', 'moe'))
 
 
 def parameter(module: str) -> str:

@@ -1,0 +1,119 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""`gemma-thor inspect FOLDER`: what a checkpoint holds, and what would be refused and why.
+
+Reads headers and small files only, so it takes seconds for any size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gemma_thor_ros.cli.progress import in_words
+from gemma_thor_ros.models.config import ModelConfig
+from gemma_thor_ros.schema import ConfigError
+from gemma_thor_ros.weights.checkpoint import Checkpoint, open_checkpoint
+from gemma_thor_ros.weights.summary import Template, find_template, summarise
+
+_OTHER_TEMPLATE = ('is an older or changed one; prompts are made by our own renderer of the '
+                   'current version')
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the verb on an argparse sub-parser collection."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        'inspect', help='show what a checkpoint holds and whether it can be served',
+        description='Family, formats per kind of module, counts and sizes of a checkpoint folder, '
+                    'and what would be refused. Ends with 0 when it can be served, 1 when it '
+                    'would be refused, 2 when the folder is no readable checkpoint.')
+    parser.add_argument('folder', type=Path, metavar='FOLDER')
+    parser.add_argument('--json', action='store_true', help='print as JSON')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Gives 0: can be served, 1: would be refused; ConfigError: no readable checkpoint."""
+    report = inspect_checkpoint(open_checkpoint(args.folder))
+    if args.json:
+        print(json.dumps(report))
+    else:
+        _print_report(report)
+    return 1 if report['refused'] else 0
+
+
+def inspect_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The report as plain data; keys are stable."""
+    summary = summarise(checkpoint)
+    refused = []
+    try:
+        ModelConfig.from_dict(checkpoint.config, checkpoint.generation_config)
+    except ConfigError as error:
+        refused.append(str(error))
+    if summary.refusal:
+        refused.append(summary.refusal)
+    config = checkpoint.config
+    architectures = config.get('architectures')
+    quantization = config.get('quantization_config')
+    method = quantization.get('quant_method') if isinstance(quantization, dict) else None
+    template = find_template(checkpoint.folder)
+    return {
+        'folder': str(checkpoint.folder),
+        'model_type': config.get('model_type'),
+        'architecture': architectures[0] if isinstance(architectures, list) and architectures
+        else None,
+        'declared_quantization': method,
+        'num_files': len(checkpoint.tensors.files),
+        'num_tensors': len(checkpoint.tensors),
+        'num_bytes': sum(info.nbytes for info in checkpoint.tensors.values()),
+        'text_prefix': summary.text_prefix,
+        'parts': {part: asdict(amount) for part, amount in summary.parts.items()},
+        'text_parts': {part: asdict(amount) for part, amount in summary.text_parts.items()},
+        'forms': summary.forms,
+        'unknown_tensors': summary.unknown,
+        'tokenizer': (checkpoint.folder / 'tokenizer.json').is_file(),
+        'chat_template': {**asdict(template), 'current': bool(template.version)},
+        'refused': refused,
+    }
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    console.print(f'{report["folder"]}: {report["model_type"]} ({report["architecture"]}), '
+                  f'{report["num_tensors"]:,} tensors in {report["num_files"]} files, '
+                  f'{in_words(report["num_bytes"])}')
+    table = Table('part', 'tensors', 'size')
+    for name, amounts in (('', report['parts']), ('text: ', report['text_parts'])):
+        for part, amount in amounts.items():
+            table.add_row(name + part, f'{amount["num_tensors"]:,}',
+                          in_words(amount['num_bytes']))
+    console.print(table)
+    table = Table('kind of text module', 'stored as')
+    for kind, forms in report['forms'].items():
+        table.add_row(kind, ', '.join(f'{count:,} {form}' for form, count in forms.items()))
+    console.print(table)
+    if report['unknown_tensors']:
+        names = report['unknown_tensors']
+        console.print(f'{len(names)} unknown tensors, left aside: {", ".join(names[:5])}'
+                      f'{", ..." if len(names) > 5 else ""}')
+    console.print(f'tokenizer.json: {"present" if report["tokenizer"] else "missing"}')
+    keys = ('source', 'sha256', 'version')
+    console.print(_describe(Template(*(report['chat_template'][key] for key in keys))))
+    for reason in report['refused']:
+        console.print(f'refused: {reason}')
+    if not report['refused']:
+        console.print('config and weights fit this engine')
+
+
+def _describe(template: Template) -> str:
+    if not template.source:
+        return 'chat template: none in the folder'
+    if template.version:
+        return f'chat template: {template.version} ({template.source})'
+    return (f'chat template: {template.source} (SHA-256 {template.sha256[:12]}...) '
+            f'{_OTHER_TEMPLATE}')
