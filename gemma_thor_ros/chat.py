@@ -38,8 +38,9 @@ from gemma_thor_ros.sessions import (
     leading_system,
 )
 from gemma_thor_ros.stops import StopFilter
+from gemma_thor_ros.text.normalize_tools import tool_schemas
 from gemma_thor_ros.text.parser import OutputParser
-from gemma_thor_ros.text.prompt import prompt_state, render
+from gemma_thor_ros.text.prompt import ensure_model_turn, prompt_state, render
 from gemma_thor_ros.text.segments import Segment, encode_segments, segments_text
 from gemma_thor_ros.text.tokenizer import Tokenizer
 
@@ -125,8 +126,8 @@ class Chat:
                 sampling = _limited(sampling, room)
             parser = OutputParser(
                 self._tokenizer,
-                tools=list(request.tools),
-                in_thought=prompt_state(prompt).in_thought,
+                tool_schemas(list(request.tools)),
+                prompt=prompt_state(prompt),
             )
             outbox = self._engine.submit(
                 Request(
@@ -258,17 +259,20 @@ class Chat:
         self, messages: Sequence[Message], request: ChatRequest, add_generation_prompt: bool
     ) -> list[Segment]:
         thinking = request.enable_thinking
+        if thinking is None:
+            thinking = bool(self._config['model.thinking'])
         segments = render(
             messages,
             list(request.tools),
             variant=self._info.variant,
-            enable_thinking=self._config['model.thinking'] if thinking is None else thinking,
+            enable_thinking=thinking,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=request.continue_final_message,
         )
-        if add_generation_prompt and not prompt_state(segments).in_model_turn:
-            # The template leaves no opener after a model turn that it has closed itself.
-            segments = [*segments, Segment('<|turn>', True), Segment('model\n')]
+        if add_generation_prompt and not request.continue_final_message:
+            segments = ensure_model_turn(
+                segments, variant=self._info.variant, enable_thinking=thinking
+            )
         return segments
 
     def _check_length(self, num_tokens: int) -> None:

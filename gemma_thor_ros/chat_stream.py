@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gemma_thor_ros.engine.outbox import Outbox
 from gemma_thor_ros.schema import (
@@ -54,7 +54,6 @@ class ChatStream:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._token_ids: list[int] = []
-        self._reasoning_tokens = 0
         self._expired = ''
         self._result: ChatResult | None = None
 
@@ -122,13 +121,11 @@ class ChatStream:
             return _Pieces()
         self._token_ids.extend(event.token_ids)
         pieces = self._collect(self._parser.push(event.token_ids))
-        if self._parser.in_thought:
-            self._reasoning_tokens += len(event.token_ids)
         if self._stops.hit:
             self._cancel(self.request_id)
         return pieces
 
-    def _collect(self, deltas: list[ParserDelta]) -> _Pieces:
+    def _collect(self, deltas: Iterable[ParserDelta]) -> _Pieces:
         """Join parser deltas; what follows a stop string in the same step is dropped."""
         pieces = _Pieces()
         for delta in deltas:
@@ -137,12 +134,14 @@ class ChatStream:
             if delta.text:
                 pieces.text += self._stops.push(delta.text)
             pieces.reasoning += delta.reasoning
-            if delta.tool_call is not None:
-                call = delta.tool_call
+            if delta.call_name:
+                call_id = self._call_id(delta.call_index)
                 pieces.tool_calls.append(
-                    dataclasses.replace(call, call_id=self._call_id(call.index))
-                    if call.name
-                    else call
+                    ToolCallDelta(delta.call_index, call_id, delta.call_name)
+                )
+            elif delta.call_index >= 0:
+                pieces.tool_calls.append(
+                    ToolCallDelta(delta.call_index, arguments=delta.arguments)
                 )
         return pieces
 
@@ -171,10 +170,8 @@ class ChatStream:
     def _end(self, event: FinishEvent) -> tuple[_Pieces, ChatResult]:
         """Return the last pieces and the result."""
         stopped_by_text = bool(self._stops.hit)
-        tail, output = self._parser.finish(
-            'stop' if event.reason is FinishReason.STOP or stopped_by_text else 'length'
-        )
-        pieces = self._collect(tail)
+        output = self._parser.finish(FinishReason.STOP if stopped_by_text else event.reason)
+        pieces = self._collect(output.deltas)
         pieces.text += self._stops.flush()
         code, message = event.code, event.message
         if stopped_by_text:
@@ -191,7 +188,9 @@ class ChatStream:
             )
             for i, call in enumerate(output.tool_calls)
         )
-        usage: Usage = dataclasses.replace(event.usage, reasoning_tokens=self._reasoning_tokens)
+        usage: Usage = dataclasses.replace(
+            event.usage, reasoning_tokens=self._parser.reasoning_tokens
+        )
         result = ChatResult(
             self.request_id,
             ''.join(self._text) + pieces.text,

@@ -313,7 +313,7 @@ def check(name: str, value: Any) -> Value:
             raise ConfigError(
                 f'{name} is {value:g}, allowed are {low:g} to {high:g}{_unit(setting)}'
             )
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def settings_table() -> str:
@@ -340,3 +340,14 @@ def _unit(setting: Setting) -> str:
 
 def _copy(value: Any) -> Any:
     return list(value) if isinstance(value, list) else value
+
+
+if __name__ == '__main__':
+    import sys
+
+    sys.stdout.write(
+        '# Settings\n\nEvery setting is a ROS parameter of the node and, with `--set NAME=VALUE`, '
+        'an option of\n`gemma-thor run`. Made by '
+        '`python -m gemma_thor_ros.config > docs/settings.md`.\n\n'
+        + settings_table()
+    )

@@ -138,7 +138,8 @@ class Runtime:
             engine = Engine(model, **engine_limits)
             engine.start()
             self._engine = engine
-            _warm_up(engine)
+            if plan.warm_up:
+                _warm_up(engine)
             self.chat = Chat(engine, plan.tokenizer, plan.info, self._config)
         except _Aborted:
             return
@@ -185,6 +186,7 @@ class _Plan:
     info: ModelInfo
     tokenizer: Tokenizer
     build: Callable[[Report], tuple[Any, dict[str, Any]]]
+    warm_up: bool = True
 
 
 def _plan(config: EngineConfig) -> _Plan:
@@ -232,7 +234,8 @@ def _plan(config: EngineConfig) -> _Plan:
             source,
             dtype=np.float32,
             weight_budget_bytes=int(config['engine.weight_memory'] * 2**30),
-            num_threads=config['engine.threads'] or 1,
+            decode_threads=config['engine.threads'] or 1,
+            prefill_threads=config['engine.threads'] or 1,
         )
         report(0.9, 'laying out the KV cache')
         return model, _engine_limits(
@@ -246,7 +249,7 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
     tokenizer = Tokenizer.from_folder(DEMO_FOLDER)
     texts = tuple(config['model.script']) or DEFAULT_SCRIPT
     answers = [encode_segments(split_markers(text), tokenizer) for text in texts]
-    turns = itertools.cycle(answers)
+    turns = itertools.cycle(answers)  # a warm-up would take the first one
     context = _context_length(config, _SCRIPTED_CONTEXT)
     model = ScriptedModel(
         lambda prompt: next(turns),
@@ -286,7 +289,7 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
             time.sleep(min(0.05, total))
         return model, _engine_limits(config, context, pages, info.stop_ids, ())
 
-    return _Plan(info, tokenizer, build)
+    return _Plan(info, tokenizer, build, warm_up=False)
 
 
 def _engine_limits(

@@ -8,6 +8,7 @@ import asyncio
 import re
 import time
 import uuid
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -15,7 +16,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from gemma_thor_ros import __version__
-from gemma_thor_ros.chat import Chat, ChatStream
+from gemma_thor_ros.chat import Chat
+from gemma_thor_ros.chat_stream import ChatStream
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime, State
 from gemma_thor_ros.schema import ErrorCode, RequestError
@@ -44,7 +46,9 @@ def create_app(runtime: Runtime, config: EngineConfig, api_key: str = '') -> ASG
     )
     started = int(time.time())
     errors.install(app)
-    problems = {status: {'model': ErrorOut} for status in (400, 401, 403, 413, 415, 429, 500, 503)}
+    problems: dict[int | str, dict[str, Any]] = {
+        status: {'model': ErrorOut} for status in (400, 401, 403, 413, 415, 429, 500, 503)
+    }
 
     @app.get('/health', responses={503: {'model': Health}})
     async def health() -> Response:

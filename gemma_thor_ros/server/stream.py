@@ -13,7 +13,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gemma_thor_ros.chat import ChatStream
+from gemma_thor_ros.chat_stream import ChatStream
 from gemma_thor_ros.schema import ChatDelta
 
 

@@ -1,0 +1,61 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""A sidecar on the scripted model, in this process, on a free port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from gemma_thor_ros.config import EngineConfig
+from gemma_thor_ros.load import Runtime
+from gemma_thor_ros.server.run import Sidecar
+
+
+@dataclass
+class Server:
+    """A running endpoint."""
+
+    runtime: Runtime
+    sidecar: Sidecar
+    url: str
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        settings = {'api_key': 'none', 'max_retries': 0, 'timeout': 20.0, **options}
+        return openai.OpenAI(base_url=f'{self.url}/v1', **settings)
+
+    def post(self, body: Any, **options: Any) -> httpx.Response:
+        return httpx.post(f'{self.url}/v1/chat/completions', json=body, timeout=20.0, **options)
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    """Start servers; all are stopped after the test."""
+    servers: list[Server] = []
+
+    def start(*script: str, wait: bool = True, **settings: Any) -> Server:
+        values = {'model.path': 'scripted', 'model.script': list(script), 'http.port': 0,
+                  **{name.replace('__', '.'): value for name, value in settings.items()}}
+        config = EngineConfig.from_mapping(values)
+        runtime = Runtime(config)
+        sidecar = Sidecar(runtime, config)
+        runtime.start()
+        port = sidecar.start()
+        server = Server(runtime, sidecar, f'http://127.0.0.1:{port}')
+        servers.append(server)
+        if wait:
+            assert runtime.wait_ready(20.0), runtime.error
+        return server
+
+    yield start
+    for server in servers:
+        server.runtime.stop(5.0)
+        assert server.sidecar.stop(5.0), 'the endpoint did not end'

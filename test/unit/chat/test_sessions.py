@@ -1,0 +1,91 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions: one request at a time, age, room, reset while busy, turns that stay whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemma_thor_ros.schema import ErrorCode, RequestError
+from gemma_thor_ros.sessions import SessionStore, first_turn_size
+
+USER = {'role': 'user', 'content': 'hi'}
+ANSWER = {'role': 'assistant', 'content': 'hello'}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_history_grows_by_committed_turns() -> None:
+    store = SessionStore(0.0, 4)
+    assert store.begin('s', 'ros', 'r1') == []
+    store.commit('s', 'r1', [USER, ANSWER], 12)
+    assert store.begin('s', 'ros', 'r2') == [USER, ANSWER]
+    view, = store.views()
+    assert (view.num_messages, view.num_tokens, view.busy) == (2, 12, True)
+
+
+def test_second_request_of_a_busy_session_is_refused_by_name() -> None:
+    store = SessionStore(0.0, 4)
+    store.begin('s', 'ros', 'r1')
+    with pytest.raises(RequestError, match='r1') as error:
+        store.begin('s', 'http', 'r2')
+    assert error.value.code is ErrorCode.BUSY
+    store.abandon('s', 'r1')
+    store.begin('s', 'http', 'r2')
+
+
+def test_reset_while_busy_drops_what_the_running_request_still_commits() -> None:
+    store = SessionStore(0.0, 4)
+    store.begin('s', 'ros', 'r1')
+    assert store.reset('s') == ['r1']
+    store.commit('s', 'r1', [USER, ANSWER], 12)
+    assert store.history('s') == []
+
+
+def test_unused_sessions_expire_and_busy_ones_stay() -> None:
+    clock = Clock()
+    store = SessionStore(10.0, 4, clock)
+    store.begin('old', 'ros', 'r1')
+    store.commit('old', 'r1', [USER, ANSWER], 1)
+    store.begin('busy', 'ros', 'r2')
+    clock.now += 11.0
+    assert [view.session_id for view in store.views()] == ['busy']
+
+
+def test_room_is_made_by_the_least_recently_used_idle_session() -> None:
+    clock = Clock()
+    store = SessionStore(0.0, 2, clock)
+    for name in ('a', 'b'):
+        clock.now += 1.0
+        store.begin(name, 'ros', name)
+        store.commit(name, name, [USER, ANSWER], 1)
+    clock.now += 1.0
+    store.begin('c', 'ros', 'c')
+    assert {view.session_id for view in store.views()} == {'b', 'c'}
+    store.begin('b', 'ros', 'b2')
+    with pytest.raises(RequestError, match='all 2 sessions are busy'):
+        store.begin('d', 'ros', 'd')
+
+
+def test_unknown_and_overlong_ids() -> None:
+    store = SessionStore(0.0, 2)
+    with pytest.raises(RequestError) as error:
+        store.reset('nobody')
+    assert error.value.code is ErrorCode.UNKNOWN_SESSION
+    with pytest.raises(RequestError, match='129 characters'):
+        store.begin('x' * 129, 'ros', 'r')
+
+
+def test_a_turn_keeps_a_call_with_its_result() -> None:
+    call = {'role': 'assistant', 'tool_calls': []}
+    tool = {'role': 'tool', 'content': '{}'}
+    system = {'role': 'system', 'content': 's'}
+    assert first_turn_size([system, USER, call, tool, ANSWER, USER, ANSWER]) == 4
+    assert first_turn_size([USER, ANSWER, USER]) == 2
+    assert first_turn_size([USER, call, tool]) == 0
+    assert first_turn_size([]) == 0
