@@ -105,7 +105,8 @@ def test_tools_round_trip(start_server: StartServer) -> None:
 
 
 @pytest.mark.parametrize('arguments', ['null', '', '{}'])
-def test_empty_arguments_in_the_history_are_taken(start_server: StartServer, arguments: str) -> None:
+def test_empty_arguments_in_the_history_are_taken(start_server: StartServer,
+                                                  arguments: str) -> None:
     call = {'id': 'a', 'type': 'function', 'function': {'name': 'get_battery',
                                                         'arguments': arguments}}
     messages = [*USER, {'role': 'assistant', 'tool_calls': [call]},

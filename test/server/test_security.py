@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who may talk to the endpoint, and bad input: an error of the right kind, and the server lives on."""
+"""Who may talk to the endpoint, and bad input: the right error, and the server lives on."""
 
 from __future__ import annotations
 
@@ -104,10 +104,12 @@ def test_body_limit_with_and_without_length(start_server: StartServer) -> None:
 
 
 @pytest.mark.parametrize('content', [
-    b'', b'{', b'[]', b'null', b'"x"', b'{"messages": 1}', b'{"messages": []}', b'\xff\xfe', b'{"a":NaN}',
+    b'', b'{', b'[]', b'null', b'"x"', b'{"messages": 1}', b'{"messages": []}', b'\xff\xfe',
+    b'{"a":NaN}',
     b'[' * 100_000, b'{"messages":' + b'[' * 50_000 + b']' * 50_000 + b'}',
     b'{"messages":[{"role":"user","content":"\\ud800"}],"temperature":"x"}',
-    b'{"messages":[{"role":"user","content":"x"}],"tools":' + b'[{"a":' * 5000 + b'1' + b'}]' * 5000 + b'}',
+    b'{"messages":[{"role":"user","content":"x"}],"tools":' + b'[{"a":' * 5000 + b'1'
+    + b'}]' * 5000 + b'}',
     b'{"messages":[{"role":"user","content":"x"}],"temperature":NaN}',
     b'{"messages":[{"role":"user","content":"x"}],"max_tokens":1e400}',
     b'{"messages":[{"role":"user","content":"x"}],"seed":123456789012345678901234567890}',
@@ -116,7 +118,8 @@ def test_body_limit_with_and_without_length(start_server: StartServer) -> None:
     b'{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}}',
     b'{"messages":[{"role":"user","content":"x"}],"model":"gpt-9"}',
     b'{"messages":[{"role":"user","content":"x"}],"priority":"operator"}'])
-def test_bad_bodies_are_4xx_and_the_server_lives(start_server: StartServer, content: bytes) -> None:
+def test_bad_bodies_are_4xx_and_the_server_lives(start_server: StartServer,
+                                                 content: bytes) -> None:
     server = start_server('x<turn|>')
     answer = httpx.post(server.url + PATH, content=content,
                         headers={'Content-Type': 'application/json'}, timeout=20.0)
