@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gemma_thor_ros import msg
+from unique_identifier_msgs.msg import UUID
+
+import gemma_thor_ros.msg as msg
 from gemma_thor_ros.ros.conversions import arguments_from_ros, json_text, ros_text
+from gemma_thor_ros.ros.verdict import CallEvent, Outcome, Step, Verdict
 from gemma_thor_ros.schema import (
     ChatResult,
     ErrorCode,
@@ -140,3 +143,80 @@ def error_to_ros(error: RequestError, answer: Any) -> Any:
 def arguments_json(call: ToolCall) -> str:
     """Return the JSON text of a call's arguments: what was streamed, if it was."""
     return call.arguments_json or json_text(call.arguments)
+
+
+def verdict_to_ros(verdict: Verdict) -> msg.ToolVerdict:
+    """Return the ROS message of what became of a call."""
+    return msg.ToolVerdict(
+        call_id=verdict.call_id,
+        name=ros_text(verdict.name),
+        arguments_json=ros_text(verdict.arguments_json),
+        repaired=verdict.repaired,
+        motion=verdict.motion,
+        outcome=int(verdict.outcome),
+        status=verdict.status,
+        reason=ros_text(verdict.reason),
+        result_json=ros_text(verdict.result_json),
+        target=verdict.target,
+        goal_id=goal_id_to_ros(verdict.goal_id),
+        duration_ms=float(verdict.duration_ms),
+    )
+
+
+def verdict_from_ros(verdict: msg.ToolVerdict) -> Verdict:
+    """Return what became of a call."""
+    return Verdict(
+        verdict.call_id,
+        verdict.name,
+        verdict.arguments_json,
+        verdict.repaired,
+        verdict.motion,
+        Outcome(verdict.outcome),
+        verdict.status,
+        verdict.reason,
+        verdict.result_json,
+        verdict.target,
+        goal_id_from_ros(verdict.goal_id),
+        verdict.duration_ms,
+    )
+
+
+def tool_event_to_ros(event: CallEvent) -> msg.ToolEvent:
+    """Return the ROS message of one step of a call; its request and time are the caller's to add."""
+    return msg.ToolEvent(
+        event=int(event.step),
+        call_id=event.call_id,
+        name=ros_text(event.name),
+        arguments_json=ros_text(event.arguments_json),
+        motion=event.motion,
+        target=event.target,
+        goal_id=goal_id_to_ros(event.goal_id),
+        status=event.status,
+        detail=ros_text(event.detail),
+    )
+
+
+def tool_event_from_ros(event: msg.ToolEvent) -> CallEvent:
+    """Return one step of a call."""
+    return CallEvent(
+        Step(event.event),
+        event.call_id,
+        event.name,
+        event.arguments_json,
+        event.motion,
+        event.target,
+        goal_id_from_ros(event.goal_id),
+        event.status,
+        event.detail,
+    )
+
+
+def goal_id_to_ros(goal_id: bytes) -> UUID:
+    """Return a UUID message; b'' (no goal) is all zero."""
+    return UUID(uuid=list(goal_id or bytes(16)))
+
+
+def goal_id_from_ros(goal_id: UUID) -> bytes:
+    """Return the 16 bytes of a goal's id; b'' for the all-zero one."""
+    data = bytes(goal_id.uuid)
+    return data if any(data) else b''

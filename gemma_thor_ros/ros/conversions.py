@@ -14,7 +14,8 @@ from typing import Any
 
 from builtin_interfaces.msg import Duration, Time
 
-from gemma_thor_ros import msg, srv
+import gemma_thor_ros.msg as msg
+import gemma_thor_ros.srv as srv
 from gemma_thor_ros.action import Chat as ChatAction
 from gemma_thor_ros.schema import ChatRequest, ErrorCode, Priority, RequestError
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 
-from gemma_thor_ros import msg
+import gemma_thor_ros.msg as msg
 
 PERIOD_S = 0.1
 # Only the latest beat counts, and an old one must not be delivered late.

@@ -108,10 +108,10 @@ class RunningRequests:
             self._requests.pop(running.request_id, None)
             self._idle.notify_all()
 
-    def get(self, request_id: str) -> Running | None:
-        """Return a running request, or None."""
+    def all(self) -> list[Running]:
+        """Return what is running now."""
         with self._lock:
-            return self._requests.get(request_id)
+            return list(self._requests.values())
 
     def cancel(
         self,
@@ -121,13 +121,11 @@ class RunningRequests:
         code: ErrorCode = ErrorCode.CANCELLED,
     ) -> list[str]:
         """Cancel what fits ('' fits all) and return the ids."""
-        with self._lock:
-            chosen = [
-                running
-                for running in self._requests.values()
-                if request_id in ('', running.request_id)
-                and session_id in ('', running.session_id)
-            ]
+        chosen = [
+            running
+            for running in self.all()
+            if request_id in ('', running.request_id) and session_id in ('', running.session_id)
+        ]
         for running in chosen:
             running.cancel(reason, code)
         return [running.request_id for running in chosen]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from builtin_interfaces.msg import Time
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 
-from gemma_thor_ros import msg
+import gemma_thor_ros.msg as msg
 from gemma_thor_ros.ros.answers import tool_call_delta_to_ros
 from gemma_thor_ros.ros.conversions import ros_text
 from gemma_thor_ros.schema import ChatDelta, ErrorCode, FinishReason

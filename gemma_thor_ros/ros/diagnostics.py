@@ -1,0 +1,246 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""~/engine_state (on every change and at 1 Hz) and /diagnostics (1 Hz).
+
+Reads figures, decides nothing. Knows the runtime's public state and the engine's statistics.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.callback_groups import CallbackGroup
+from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from std_msgs.msg import Header
+
+import gemma_thor_ros.msg as msg
+from gemma_thor_ros.load import Runtime, State
+from gemma_thor_ros.ros.conversions import ros_text
+from gemma_thor_ros.schema import ChatResult, ErrorCode
+
+PERIOD_S = 1.0
+POLL_S = 0.1  # how soon a change that nobody announced is seen
+STATE_QOS = QoSProfile(
+    history=HistoryPolicy.KEEP_LAST,
+    depth=1,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+_STATES = {
+    State.UNLOADED: msg.EngineState.UNLOADED,
+    State.LOADING: msg.EngineState.LOADING,
+    State.READY: msg.EngineState.READY,
+    State.FAILED: msg.EngineState.FAILED,
+    State.STOPPED: msg.EngineState.STOPPED,
+}
+_RECENT = 32
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Outcomes of ROS requests since the start; a refused one never reached the engine."""
+
+    answered: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    refused: int = 0
+    last_refusal: str = ''
+
+
+class RequestCounters:
+    """Counts outcomes and remembers the latest times to first token; safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counters = Counters()
+        self._first_token_ms: deque[float] = deque(maxlen=_RECENT)
+
+    def refused(self, reason: str) -> None:
+        """Count a request that was refused before any work."""
+        with self._lock:
+            self._counters = replace(
+                self._counters, refused=self._counters.refused + 1, last_refusal=reason
+            )
+
+    def ended(self, result: ChatResult) -> None:
+        """Count a request that the engine has ended."""
+        with self._lock:
+            counters = self._counters
+            if result.code is ErrorCode.NONE:
+                counters = replace(counters, answered=counters.answered + 1)
+            elif result.code is ErrorCode.CANCELLED:
+                counters = replace(counters, cancelled=counters.cancelled + 1)
+            else:
+                counters = replace(counters, failed=counters.failed + 1)
+            self._counters = counters
+            if result.timings.time_to_first_token_ms > 0.0:
+                self._first_token_ms.append(result.timings.time_to_first_token_ms)
+
+    def snapshot(self) -> tuple[Counters, float]:
+        """Return the counters and the median of recent times to first token in ms (0 = none yet)."""
+        with self._lock:
+            recent = sorted(self._first_token_ms)
+            return self._counters, recent[len(recent) // 2] if recent else 0.0
+
+
+class StatePublisher:
+    """Publishes what the engine is doing.
+
+    Args:
+        node: the lifecycle node.
+        runtime: gives the present runtime; None while unconfigured.
+        fault: why the last configure failed; '' = it did not.
+        counters: outcomes of ROS requests.
+        missing: optional packages that are not there, one sentence each.
+        group: callback group of the timer; its callbacks never block.
+    """
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        runtime: Callable[[], Runtime | None],
+        fault: Callable[[], str],
+        counters: RequestCounters,
+        missing: Sequence[str],
+        group: CallbackGroup,
+    ) -> None:
+        self._node = node
+        self._runtime = runtime
+        self._fault = fault
+        self._counters = counters
+        self._missing = tuple(missing)
+        self._lock = threading.Lock()
+        self._next_s = 0.0
+        self._last_key: tuple[object, ...] = ()
+        self._states = node.create_publisher(msg.EngineState, '~/engine_state', STATE_QOS)
+        self._diagnostics = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
+        node.create_timer(POLL_S, self._tick, callback_group=group)
+
+    def changed(self) -> None:
+        """Publish now if the state, the stage or the fault differ from what was published last."""
+        with self._lock:
+            state = self.engine_state()
+            if _key(state) != self._last_key:
+                self._last_key = _key(state)
+                self._states.publish(state)
+
+    def engine_state(self) -> msg.EngineState:
+        """Return the present state as a message."""
+        runtime = self._runtime()
+        state = msg.EngineState(stamp=self._node.get_clock().now().to_msg())
+        if runtime is None:
+            fault = self._fault()
+            if fault:
+                state.state = msg.EngineState.FAILED
+                state.error_code = int(ErrorCode.NOT_READY)
+                state.error_msg = ros_text(fault)
+            return state
+        state.state = _STATES[runtime.state]
+        state.progress = float(runtime.progress)
+        state.stage = runtime.stage
+        if runtime.error:
+            state.error_code = int(ErrorCode.NOT_READY)
+            state.error_msg = ros_text(runtime.error)
+        chat = runtime.chat
+        if chat is None:
+            return state
+        info, stats = chat.model_info(), chat.stats()
+        state.model_name = info.name
+        state.device = info.device
+        state.context_length = info.context_length
+        state.running = stats.running
+        state.waiting = stats.waiting
+        state.max_waiting = self._node.get_parameter('engine.max_waiting').value
+        state.pages_used = stats.sliding_pages_used + stats.full_pages_used
+        state.pages_total = stats.sliding_pages_total + stats.full_pages_total
+        state.tokens_per_s = float(stats.decode_tokens_per_s)
+        state.requests_total = stats.requests_finished + stats.running + stats.waiting
+        state.requests_failed = stats.requests_failed
+        state.tokens_total = stats.decode_tokens
+        return state
+
+    def _tick(self) -> None:
+        self.changed()
+        now = time.monotonic()
+        if now < self._next_s:
+            return
+        self._next_s = max(self._next_s + PERIOD_S, now)
+        state = self.engine_state()
+        with self._lock:
+            self._last_key = _key(state)
+            self._states.publish(state)
+        self._diagnostics.publish(
+            DiagnosticArray(
+                header=Header(stamp=state.stamp), status=[self._engine_status(state), self._package_status()]
+            )
+        )
+
+    def _engine_status(self, state: msg.EngineState) -> DiagnosticStatus:
+        counters, first_token_ms = self._counters.snapshot()
+        level, summary = _judgement(state)
+        values = {
+            'state': _state_name(state),
+            'progress': f'{state.progress:.0%}',
+            'stage': state.stage,
+            'error': state.error_msg,
+            'model': state.model_name,
+            'device': state.device,
+            'context_length': state.context_length,
+            'tokens_per_s': f'{state.tokens_per_s:.1f}',
+            'time_to_first_token_ms': f'{first_token_ms:.0f}',
+            'running': state.running,
+            'waiting': state.waiting,
+            'max_waiting': state.max_waiting,
+            'pages_used': state.pages_used,
+            'pages_total': state.pages_total,
+            'requests_answered': counters.answered,
+            'requests_failed': counters.failed,
+            'requests_cancelled': counters.cancelled,
+            'requests_refused': counters.refused,
+            'last_refusal': counters.last_refusal,
+        }
+        return self._status('engine', level, summary, values)
+
+    def _package_status(self) -> DiagnosticStatus:
+        level = DiagnosticStatus.WARN if self._missing else DiagnosticStatus.OK
+        summary = self._missing[0] if self._missing else 'all packages are there'
+        values = {f'package_{i}': sentence for i, sentence in enumerate(self._missing)}
+        return self._status('packages', level, summary, values)
+
+    def _status(
+        self, part: str, level: bytes, summary: str, values: dict[str, object]
+    ) -> DiagnosticStatus:
+        name = self._node.get_fully_qualified_name().lstrip('/')
+        return DiagnosticStatus(
+            level=level,
+            name=f'{name}: {part}',
+            message=ros_text(summary),
+            hardware_id='',
+            values=[KeyValue(key=key, value=ros_text(str(v))) for key, v in values.items()],
+        )
+
+
+def _key(state: msg.EngineState) -> tuple[object, ...]:
+    return (state.state, state.stage, round(state.progress, 2), state.error_msg, state.model_name)
+
+
+def _state_name(state: msg.EngineState) -> str:
+    return next(ours.value for ours, number in _STATES.items() if number == state.state)
+
+
+def _judgement(state: msg.EngineState) -> tuple[bytes, str]:
+    if state.state == msg.EngineState.FAILED:
+        return DiagnosticStatus.ERROR, state.error_msg
+    if state.state == msg.EngineState.LOADING:
+        return DiagnosticStatus.WARN, f'loading: {state.stage}, {state.progress:.0%} done'
+    if state.state != msg.EngineState.READY:
+        return DiagnosticStatus.WARN, 'no model is loaded'
+    if state.max_waiting and state.waiting >= state.max_waiting:
+        return DiagnosticStatus.WARN, f'the queue is full: {state.waiting} requests wait'
+    return DiagnosticStatus.OK, f'{state.model_name} is ready on {state.device}'

@@ -1,0 +1,270 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The lifecycle node: what is created, taken over, opened and freed in which transition.
+
+Construct = declare alone. The load runs in the runtime's thread; transitions run in the control thread
+and return at once. Requests, tools and messages are other files' business.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from builtin_interfaces.msg import Time
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.parameter import Parameter
+from rclpy.qos import QoSProfile
+
+import gemma_thor_ros.msg as msg
+from gemma_thor_ros.chat import Chat
+from gemma_thor_ros.config import EngineConfig
+from gemma_thor_ros.load import Runtime, State
+from gemma_thor_ros.ros import packages
+from gemma_thor_ros.ros.chat_action import ChatActionServer
+from gemma_thor_ros.ros.diagnostics import RequestCounters, StatePublisher
+from gemma_thor_ros.ros.executors import NodeExecutors
+from gemma_thor_ros.ros.heartbeat import Heartbeat
+from gemma_thor_ros.ros.node_runtime import NodeRuntime
+from gemma_thor_ros.ros.parameters import NodeParameters, unknown_parameters
+from gemma_thor_ros.ros.request_runner import RequestRunner
+from gemma_thor_ros.ros.running import RunningRequests
+from gemma_thor_ros.ros.services import Services
+from gemma_thor_ros.ros.token_topic import TOKENS_QOS
+from gemma_thor_ros.schema import ConfigError, ErrorCode, RequestError
+
+if TYPE_CHECKING:
+    from gemma_thor_ros.ros.bridge import ToolBridge
+    from gemma_thor_ros.server.run import Sidecar
+
+NODE_NAME = 'llm_node'
+# Each request that is under way occupies a thread of the pool; what is left answers refusals.
+DATA_THREADS = 256
+MAX_REQUESTS = DATA_THREADS - 8
+TOOL_EVENTS_QOS = QoSProfile(depth=100)
+_SUCCESS = TransitionCallbackReturn.SUCCESS
+_FAILURE = TransitionCallbackReturn.FAILURE
+
+
+class LlmNode(LifecycleNode):
+    """Gemma 4 as a lifecycle node.
+
+    Raises:
+        ConfigError: a parameter has an unfit value.
+    """
+
+    def __init__(self, parameter_overrides: Sequence[Parameter[Any]] = ()) -> None:
+        super().__init__(NODE_NAME, parameter_overrides=list(parameter_overrides))
+        self.parameters = NodeParameters(self)
+        self.config: EngineConfig = self.parameters.config
+        self._runtime: NodeRuntime | None = None
+        self._bridge: ToolBridge | None = None
+        self._sidecar: Sidecar | None = None
+        self._fault = ''
+        self._active = False
+        self._autostarting = False
+        self._closing = False
+        self._transition = threading.RLock()  # close() may come in the middle of one
+        self._requests = RunningRequests(MAX_REQUESTS)
+        self._counters = RequestCounters()
+        control = MutuallyExclusiveCallbackGroup()
+        data = ReentrantCallbackGroup()
+        self._status = StatePublisher(
+            self,
+            lambda: self._runtime,
+            lambda: self._fault,
+            self._counters,
+            packages.optional_faults(),
+            control,
+        )
+        self._heartbeat = Heartbeat(self, lambda: self._active)
+        runner = RequestRunner(
+            self,
+            self._requests,
+            self._counters,
+            self.create_publisher(msg.TokenChunk, '~/tokens', TOKENS_QOS),
+            self.create_publisher(msg.ToolEvent, '~/tool_events', TOOL_EVENTS_QOS),
+        )
+        self._action = ChatActionServer(self, runner, control)
+        self._service_desk = Services(
+            self, self, runner, self._requests, self._status.engine_state, data, control
+        )
+        self._executors = NodeExecutors(
+            self, (self.default_callback_group, control), DATA_THREADS
+        )
+        for sentence in unknown_parameters(list(getattr(self, '_parameter_overrides', {}))):
+            self.get_logger().warning(sentence)
+
+    def start(self) -> None:
+        """Begin to spin, to beat and, with ros.autostart, to configure."""
+        self._heartbeat.start()
+        self._executors.start()
+        if self.config['ros.autostart']:
+            self._autostarting = True
+            self._executors.run_in_control(self._autoconfigure)
+
+    def close(self, timeout_s: float) -> bool:
+        """End everything in order, from any thread but a callback's; True when all has ended.
+
+        Requests are answered, the engine and the endpoint stopped, the threads joined. The node itself
+        is still to be destroyed.
+        """
+        limit = time.monotonic() + timeout_s
+
+        def left() -> float:
+            return max(limit - time.monotonic(), 0.05)
+
+        self._closing = True
+        self._deactivate('the node is shutting down')
+        answered = self._requests.wait_idle(left() / 2)
+        ended = self._free(left() / 2)
+        self._heartbeat.stop(left())
+        return self._executors.stop(left()) and answered and ended
+
+    # What RequestRunner and Services ask of their host.
+
+    def require_chat(self) -> Chat:
+        """Return the chat, or raise RequestError NOT_READY with the reason."""
+        runtime = self._runtime
+        if runtime is None:
+            reason = f': {self._fault}' if self._fault else ', it has to be configured'
+            raise RequestError(ErrorCode.NOT_READY, f'the node is unconfigured{reason}')
+        return runtime.node_chat()
+
+    def bridge(self) -> ToolBridge | None:
+        """Return the tool bridge, if there is a policy."""
+        return self._bridge
+
+    def stamp(self) -> Time:
+        """Return the node's present time."""
+        return self.get_clock().now().to_msg()
+
+    # Lifecycle. All of it runs in the control thread.
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Check settings, policy and checkpoint, begin to load; FAILURE with the reason held."""
+        with self._transition:
+            if self._closing:
+                return _FAILURE
+            self._fault = ''
+            self.parameters.freeze(True)
+            self._requests.close('the node is inactive: it has to be activated')
+            runtime = self._runtime = NodeRuntime(self.config)
+            runtime.on_change(self._on_runtime_change)
+            try:
+                self._make_bridge()
+                self._start_sidecar(runtime)
+                runtime.start()
+            except ConfigError as error:
+                self._fault = str(error)
+                self.get_logger().error(f'configure failed: {error}')
+                self._free(1.0)
+                return _FAILURE
+        return _SUCCESS
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Open for requests; FAILURE with the reason until the model is ready."""
+        try:
+            self.require_chat()
+        except RequestError as error:
+            self.get_logger().error(f'activate failed: {error.message}')
+            return _FAILURE
+        assert self._runtime is not None
+        self._runtime.open()
+        self._requests.open()
+        self._active = True
+        self.get_logger().info(f'active: {self.get_fully_qualified_name()}/chat takes goals')
+        return _SUCCESS
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Refuse new requests and cancel those under way."""
+        self._deactivate('the node was deactivated')
+        return _SUCCESS
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Free the engine, the endpoint and the tools."""
+        self._free(float(self.config['engine.stop_timeout']))
+        self._fault = ''
+        return _SUCCESS
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Do what deactivate and cleanup do, from any state."""
+        self._deactivate('the node was shut down')
+        self._free(float(self.config['engine.stop_timeout']))
+        return _SUCCESS
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Go back to unconfigured after a fault of ours in a transition."""
+        self._fault = 'a transition failed; the log has the reason'
+        self._deactivate(self._fault)
+        self._free(float(self.config['engine.stop_timeout']))
+        return _SUCCESS
+
+    def _make_bridge(self) -> None:
+        if self.config['tools.policy_file']:
+            from gemma_thor_ros.ros.bridge import ToolBridge
+
+            self._bridge = ToolBridge(self, self.config, self._heartbeat.instance_id)
+
+    def _start_sidecar(self, runtime: NodeRuntime) -> None:
+        if not self.config['http.enabled']:
+            return
+        from gemma_thor_ros.server.run import Sidecar  # not needed without HTTP
+
+        sidecar = Sidecar(runtime, self.config)
+        sidecar.start()
+        self._sidecar = sidecar
+
+    def _deactivate(self, reason: str) -> None:
+        self._active = False
+        self._requests.close(reason)
+        self._requests.cancel(reason=reason)
+        if self._runtime is not None:
+            self._runtime.close()
+
+    def _free(self, timeout_s: float) -> bool:
+        """Stop what configure started; True when all of it has ended."""
+        limit = time.monotonic() + timeout_s
+        with self._transition:
+            runtime, self._runtime = self._runtime, None
+            sidecar, self._sidecar = self._sidecar, None
+            bridge, self._bridge = self._bridge, None
+        ended = True
+        if sidecar is not None:
+            ended = sidecar.stop(min(timeout_s, 1.0)) and ended
+        if runtime is not None:
+            ended = runtime.stop(max(limit - time.monotonic(), 0.1)) and ended
+        if bridge is not None:
+            bridge.close()
+        self.parameters.freeze(False)
+        if not self._closing:
+            self._status.changed()
+        return ended
+
+    def _on_runtime_change(self) -> None:
+        """Follow the load; called from its thread."""
+        if self._closing:
+            return
+        self._status.changed()
+        runtime = self._runtime
+        if runtime is not None and runtime.state is State.READY and self._autostarting:
+            self._executors.run_in_control(self._autoactivate)
+
+    def _autoconfigure(self) -> None:
+        if not self._closing and self.trigger_configure() is not _SUCCESS:
+            self._autostarting = False
+            return
+        # The load may have ended before `_runtime` was set.
+        self._on_runtime_change()
+
+    def _autoactivate(self) -> None:
+        if self._autostarting and not self._closing and self._ready():
+            self._autostarting = False
+            self.trigger_activate()
+
+    def _ready(self) -> bool:
+        runtime: Runtime | None = self._runtime
+        return runtime is not None and runtime.state is State.READY

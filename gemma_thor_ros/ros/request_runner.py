@@ -1,0 +1,215 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""What the chat action, ~/chat_once and ~/ask share: registering, running and accounting a request.
+
+Runs in the caller's thread and blocks until the answer is whole. Knows no goal handle and no service.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from builtin_interfaces.msg import Time
+from rclpy.publisher import Publisher
+
+import gemma_thor_ros.msg as msg
+from gemma_thor_ros.chat import Chat
+from gemma_thor_ros.config import EngineConfig
+from gemma_thor_ros.ros.agent import Acting, Answer, Generation, Tools
+from gemma_thor_ros.ros.answers import tool_event_to_ros
+from gemma_thor_ros.ros.diagnostics import RequestCounters
+from gemma_thor_ros.ros.running import Running, RunningRequests
+from gemma_thor_ros.ros.token_topic import ChunkWriter
+from gemma_thor_ros.ros.verdict import CallEvent
+from gemma_thor_ros.schema import ChatRequest, ErrorCode, FinishReason, RequestError
+
+_log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """What a runner needs of the node."""
+
+    config: EngineConfig
+
+    def require_chat(self) -> Chat:
+        """Return the chat, or raise RequestError NOT_READY with the reason."""
+
+    def bridge(self) -> Tools | None:
+        """Return the tool bridge, if there is a policy."""
+
+    def stamp(self) -> Time:
+        """Return the node's present time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Acts:
+    """That a request may use the policy's tools, and how."""
+
+    max_rounds: int = 0  # 0 = the node's limit
+    dry_run: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Listener:
+    """Who follows a request besides the topics; called from the thread that runs it."""
+
+    on_begin: Callable[[Running], None] = lambda running: None
+    on_chunk: Callable[[msg.TokenChunk], None] = lambda chunk: None
+    on_tool_event: Callable[[msg.ToolEvent], None] = lambda event: None
+
+
+class RequestRunner:
+    """Runs ROS requests on the node's chat and publishes what they produce."""
+
+    def __init__(
+        self,
+        host: Host,
+        requests: RunningRequests,
+        counters: RequestCounters,
+        tokens: Publisher,
+        tool_events: Publisher,
+    ) -> None:
+        self._host = host
+        self._requests = requests
+        self._counters = counters
+        self._tokens = tokens
+        self._tool_events = tool_events
+
+    def run(
+        self,
+        request: ChatRequest,
+        *,
+        acts: Acts | None = None,
+        listener: Listener | None = None,
+        may_wait: bool = True,
+        timeout_s: float = 0.0,
+    ) -> Answer:
+        """Run a request to its end; faults after its start are in the answer's result.
+
+        Args:
+            may_wait: False answers BUSY when no sequence is free, instead of queueing.
+            timeout_s: limit when the request names none; 0 = request.timeout.
+
+        Raises:
+            RequestError: it was refused before any work.
+        """
+        try:
+            return self._run(request, acts, listener or Listener(), may_wait, timeout_s)
+        except RequestError as error:
+            self._counters.refused(error.message)
+            raise
+
+    def _run(
+        self,
+        request: ChatRequest,
+        acts: Acts | None,
+        listener: Listener,
+        may_wait: bool,
+        timeout_s: float,
+    ) -> Answer:
+        chat = self._host.require_chat()
+        running = self._requests.begin(request.request_id, request.session_id)
+        try:
+            listener.on_begin(running)
+            acting = None if acts is None else self._acting(request, acts, running, listener)
+            if not may_wait:
+                _refuse_when_busy(chat)
+            writer = ChunkWriter(
+                running.request_id,
+                request.session_id,
+                lambda chunk: self._publish(chunk, listener),
+                lambda: float(self._host.config['ros.token_rate']),
+                self._host.stamp,
+            )
+            limit_s = request.timeout_s or timeout_s or float(self._host.config['request.timeout'])
+            request = dataclasses.replace(
+                self._with_system(request, chat), request_id=running.request_id
+            )
+            generation = Generation(chat.submit, running, writer, limit_s)
+            try:
+                answer = generation.run(request, acting)
+            except RequestError:
+                raise  # nothing was begun, so there is nothing to end
+            except Exception:
+                writer.finish(FinishReason.ERROR, ErrorCode.ENGINE)
+                raise
+            writer.finish(answer.result.finish_reason, answer.result.code)
+        except RequestError:
+            raise
+        except Exception as error:
+            _log.exception('request %s failed', running.request_id)
+            raise RequestError(
+                ErrorCode.ENGINE, f'internal error: {type(error).__name__}: {error}'
+            ) from error
+        finally:
+            self._requests.end(running)
+        self._counters.ended(answer.result)
+        return answer
+
+    def _acting(
+        self, request: ChatRequest, acts: Acts, running: Running, listener: Listener
+    ) -> Acting:
+        bridge = self._host.bridge()
+        if bridge is None:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                'execute_tools is set, but the node has no tool policy (parameter tools.policy_file)',
+                'execute_tools',
+            )
+        if request.tools:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                f'tools has {len(request.tools)} entries: with execute_tools it must be empty, '
+                "the policy's tools are shown",
+                'tools',
+            )
+        limit = int(self._host.config['tools.max_rounds'])
+        if acts.max_rounds > limit:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                f'max_rounds is {acts.max_rounds}, the node allows at most {limit}',
+                'max_rounds',
+            )
+
+        def on_event(event: CallEvent, round_index: int) -> None:
+            message = tool_event_to_ros(event)
+            message.stamp = self._host.stamp()
+            message.request_id = running.request_id
+            message.session_id = running.session_id
+            message.round = round_index
+            self._tool_events.publish(message)
+            listener.on_tool_event(message)
+
+        dry_run = acts.dry_run or bool(self._host.config['tools.dry_run'])
+        return Acting(bridge, acts.max_rounds or limit, dry_run, on_event)
+
+    def _with_system(self, request: ChatRequest, chat: Chat) -> ChatRequest:
+        """Put ros.system_prompt in front of a conversation that begins without a system message."""
+        prompt = self._host.config['ros.system_prompt']
+        if not prompt or (request.messages[:1] and request.messages[0].get('role') in (
+            'system',
+            'developer',
+        )):
+            return request
+        if request.session_id and any(
+            view.session_id == request.session_id for view in chat.list_sessions()
+        ):
+            return request  # its history has begun already
+        system = {'role': 'system', 'content': prompt}
+        return dataclasses.replace(request, messages=(system, *request.messages))
+
+    def _publish(self, chunk: msg.TokenChunk, listener: Listener) -> None:
+        self._tokens.publish(chunk)
+        listener.on_chunk(chunk)
+
+
+def _refuse_when_busy(chat: Chat) -> None:
+    stats, most = chat.stats(), chat.model_info().max_sequences
+    if stats.waiting or stats.running >= most:
+        raise RequestError(
+            ErrorCode.BUSY,
+            f'{stats.running} of {most} sequences are running and {stats.waiting} requests wait',
+        )
