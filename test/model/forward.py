@@ -48,12 +48,16 @@ def random_model(raw: dict[str, Any], dtype: npt.DTypeLike = np.float32,
 
 @dataclass
 class Rows:
-    """Some consecutive tokens of one sequence to run in a step; pages is its page table."""
+    """Some consecutive tokens of one sequence to run in a step.
+
+    pages is its page table, sliding_pages another one for the sliding layers.
+    """
 
     tokens: Sequence[int]
     start: int
     role: Role
     pages: npt.NDArray[np.int32]
+    sliding_pages: npt.NDArray[np.int32] | None = None
 
 
 def page_table(num_pages: int, seed: int | None = None,
@@ -68,7 +72,8 @@ def step(model: Gemma4, cache: KVCache, *parts: Rows, **options: Any) -> list[Ar
     spans = []
     row = 0
     for part in parts:
-        spans.append(Span(part.role, row, len(part.tokens), part.start, part.pages, part.pages))
+        sliding = part.pages if part.sliding_pages is None else part.sliding_pages
+        spans.append(Span(part.role, row, len(part.tokens), part.start, sliding, part.pages))
         row += len(part.tokens)
     tokens = np.concatenate([np.asarray(part.tokens, np.int32) for part in parts])
     positions = np.concatenate([np.arange(p.start, p.start + len(p.tokens), dtype=np.int32)
