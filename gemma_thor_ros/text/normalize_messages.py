@@ -114,7 +114,8 @@ def _message(index: int, message: Mapping[str, Any], open_part: str) -> Message:
         if not isinstance(responses, list | tuple) or not all(
                 isinstance(item, Mapping) and isinstance(item.get('name'), str)
                 for item in responses):
-            raise _bad(f'{where}.tool_responses', 'must be a list of objects with name and response')
+            raise _bad(f'{where}.tool_responses',
+                       'must be a list of objects with name and response')
         out['tool_responses'] = responses
     return out
 

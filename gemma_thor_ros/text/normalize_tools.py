@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from gemma_thor_ros.schema import ErrorCode, RequestError
 from gemma_thor_ros.text.writer import MAX_DEPTH
 
 Schema = dict[str, Any]
-_UNIONS = ('anyOf', 'oneOf')
+_MAX_PARTS = 4096                  # schemas within one tool, references written out
 # What a call can be made of: no blank, quote, bracket, comma or equals sign, no colon at an end.
 _NAME_CHAR = r'[^\s"\'\[\]{}()<>,=\ud800-\udfff'
 NAME = re.compile(rf'{_NAME_CHAR}:](?:{_NAME_CHAR}]*{_NAME_CHAR}:])?')
@@ -51,7 +51,8 @@ def tool_schemas(tools: Any) -> dict[str, Mapping[str, Any]]:
     if isinstance(tools, Mapping):
         for name, schema in tools.items():
             if not isinstance(schema, Mapping) and schema is not None:
-                raise _bad(f'tools.{name}', f'must be a JSON schema, found {type(schema).__name__}')
+                raise _bad(f'tools.{name}',
+                           f'must be a JSON schema, found {type(schema).__name__}')
         return {str(name): _unwrapped(schema or {}) for name, schema in tools.items()}
     if not isinstance(tools, list | tuple):
         raise _bad('tools', f'must be a list or an object, found {type(tools).__name__}')
@@ -100,8 +101,7 @@ def _function(index: int, tool: Any) -> Schema:
     if parameters is not None and not isinstance(parameters, Mapping):
         raise _bad(where, 'has parameters that are no JSON schema (an object)')
     if parameters:
-        root = parameters
-        parameters = _schema(root, root, where, 0)
+        parameters = _SchemaReader(parameters, where).schema(parameters, where)
         if parameters.get('type', 'object') != 'object':
             raise _bad(where, f"has parameters of type {parameters['type']!r}, expected 'object'")
         parameters['type'] = 'object'
@@ -113,111 +113,142 @@ def _function(index: int, tool: Any) -> Schema:
     return out
 
 
-def _schema(schema: Any, root: Mapping[str, Any], where: str, depth: int) -> Schema:
-    """One schema without references and unions, children included."""
-    if depth > MAX_DEPTH:
-        raise _bad(where, f'has a schema nested deeper than {MAX_DEPTH} levels')
-    if isinstance(schema, bool):
-        return {}
-    if not isinstance(schema, Mapping):
-        raise _bad(where, f'has a schema that is no object but {type(schema).__name__}')
-    out = _flat(schema, root, where)
-    kinds = out.get('type')
+class _SchemaReader:
+    """Rewrites the schemas of one tool; references are into its whole parameters."""
+
+    def __init__(self, root: Mapping[str, Any], where: str) -> None:
+        self.root = root
+        self.tool = where
+        self.left = _MAX_PARTS
+
+    def schema(self, schema: Any, where: str, refs: frozenset[str] = frozenset(),
+               depth: int = 0) -> Schema:
+        """One schema without references and unions, children included.
+
+        `refs` are the references being followed: a schema that contains itself ends there.
+        """
+        self.left -= 1
+        if depth > MAX_DEPTH or self.left < 0:
+            raise _bad(self.tool, f'has a schema nested deeper than {MAX_DEPTH} levels or of more '
+                       f'than {_MAX_PARTS} parts')
+        if isinstance(schema, bool):
+            return {}
+        if not isinstance(schema, Mapping):
+            raise _bad(where, f'has a schema that is no object but {type(schema).__name__}')
+        out, refs = self.flat(schema, where, refs)
+        _set_type(out, where)
+        if out.get('description') is not None:
+            out['description'] = str(out['description'])
+        if out.get('type') == 'object':
+            properties = out.get('properties') or {}
+            if not isinstance(properties, Mapping):
+                raise _bad(where, 'has properties that are no object')
+            out['properties'] = {str(key): self.schema(item, f'{where}.{key}', refs, depth + 1)
+                                 for key, item in properties.items()}
+        if out.get('type') == 'array':
+            items = out.get('items')
+            if isinstance(items, Mapping):
+                out['items'] = self.items(items, where, refs, depth + 1)
+            elif items is not None and not isinstance(items, bool | list | tuple):
+                raise _bad(where, 'has items that are no schema')
+        _check_lists(out, where)
+        return out
+
+    def items(self, items: Mapping[str, Any], where: str, refs: frozenset[str],
+              depth: int) -> Schema:
+        """An element schema: here the template itself knows lists of types."""
+        kinds = items.get('type')
+        out = self.schema(items, f'{where}[]', refs, depth)
+        if isinstance(kinds, list | tuple):
+            out['type'] = [str(kind) for kind in kinds]
+            out.pop('nullable', None)
+        if out.get('properties') == {} and 'properties' not in items:
+            del out['properties']
+        return out
+
+    def flat(self, schema: Mapping[str, Any], where: str,
+             refs: frozenset[str]) -> tuple[Schema, frozenset[str]]:
+        """A copy of one schema with $ref, allOf of one and unions folded into it."""
+        out = dict(schema)
+        for _ in range(MAX_DEPTH):
+            reference = out.get('$ref')
+            if isinstance(reference, str):
+                del out['$ref']
+                target = self.referred(reference, where)
+                if reference in refs:
+                    target = {'type': target.get('type', 'object')}
+                out = {**target, **out}
+                refs |= {reference}
+                continue
+            members = out.get('allOf')
+            if isinstance(members, list | tuple) and len(members) == 1 \
+                    and isinstance(members[0], Mapping):
+                del out['allOf']
+                out = {**members[0], **out}
+                continue
+            union = next((key for key in ('anyOf', 'oneOf')
+                          if isinstance(out.get(key), list | tuple) and out[key]), None)
+            if union is None:
+                for key in ('$defs', 'definitions'):
+                    out.pop(key, None)
+                return out, refs
+            out = _first_member(out, union)
+        raise _bad(where, 'has references that never end')
+
+    def referred(self, reference: str, where: str) -> Mapping[str, Any]:
+        """The schema that a local reference names."""
+        if not reference.startswith('#'):
+            raise _bad(where, f'refers to {reference!r}; only references into the same schema '
+                       'work')
+        target: Any = self.root
+        for step in reference[1:].split('/')[1:]:
+            step = step.replace('~1', '/').replace('~0', '~')
+            target = target.get(step) if isinstance(target, Mapping) else None
+        if not isinstance(target, Mapping):
+            raise _bad(where, f'refers to {reference!r}, which its schema does not hold')
+        return target
+
+
+def _first_member(schema: Schema, union: str) -> Schema:
+    """Fold a union into its schema: null makes it nullable, of the rest the first one counts."""
+    options = [option for option in schema.pop(union) if isinstance(option, Mapping)]
+    real = [option for option in options if option.get('type') != 'null']
+    if len(real) < len(options):
+        schema['nullable'] = True
+    consts = [option['const'] for option in real if 'const' in option]
+    if real and len(consts) == len(real):
+        schema.setdefault('enum', consts)
+        return schema
+    return {**real[0], **schema} if real else schema
+
+
+def _set_type(schema: Schema, where: str) -> None:
+    """One lower-case type: null beside others becomes `nullable`, a missing one is inferred."""
+    kinds = schema.get('type')
     if isinstance(kinds, list | tuple):
         names = [str(kind).lower() for kind in kinds]
-        if 'null' in names:
-            out['nullable'] = True
+        if 'null' in names and len(names) > 1:
+            schema['nullable'] = True
             names.remove('null')
-        if names:
-            out['type'] = names[0]
-        else:
-            out['type'] = 'null'
+        schema['type'] = names[0] if names else ''
     elif isinstance(kinds, str):
-        out['type'] = kinds.lower()
+        schema['type'] = kinds.lower()
     elif kinds is not None:
         raise _bad(where, f'has a type that is no string: {kinds!r}')
-    if 'const' in out and 'enum' not in out:
-        out['enum'] = [out.pop('const')]
-    if 'type' not in out:
-        _infer_type(out)
-    if out.get('description') is not None:
-        out['description'] = str(out['description'])
-    if out.get('type') == 'object':
-        properties = out.get('properties') or {}
-        if not isinstance(properties, Mapping):
-            raise _bad(where, 'has properties that are no object')
-        out['properties'] = {str(key): _schema(item, root, f'{where}.{key}', depth + 1)
-                             for key, item in properties.items()}
-        required = out.get('required')
-        if required is not None and not (isinstance(required, list | tuple)
-                                         and all(isinstance(name, str) for name in required)):
-            raise _bad(where, 'has a required that is no list of names')
-    if out.get('type') == 'array':
-        items = out.get('items')
-        if isinstance(items, Mapping):
-            out['items'] = _items(items, root, where, depth + 1)
-        elif items is not None and not isinstance(items, bool | list | tuple):
-            raise _bad(where, 'has items that are no schema')
-    enum = out.get('enum')
+    if 'const' in schema:
+        schema.setdefault('enum', [schema.pop('const')])
+    if schema.get('type') is None:
+        _infer_type(schema)
+
+
+def _check_lists(schema: Schema, where: str) -> None:
+    required = schema.get('required')
+    if required is not None and not (isinstance(required, list | tuple)
+                                     and all(isinstance(name, str) for name in required)):
+        raise _bad(where, 'has a required that is no list of names')
+    enum = schema.get('enum')
     if enum is not None and not isinstance(enum, list | tuple):
         raise _bad(where, 'has an enum that is no list')
-    return out
-
-
-def _items(items: Mapping[str, Any], root: Mapping[str, Any], where: str, depth: int) -> Schema:
-    """An element schema: here the template itself knows lists of types."""
-    kinds = items.get('type')
-    out = _schema(items, root, f'{where}[]', depth)
-    if isinstance(kinds, list | tuple):
-        out['type'] = [str(kind) for kind in kinds]
-        out.pop('nullable', None)
-    for key in ('$defs', 'definitions'):
-        out.pop(key, None)
-    if out.get('type') == 'object' and not out['properties'] and 'properties' not in items:
-        del out['properties']
-    return out
-
-
-def _flat(schema: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Schema:
-    """A copy of one schema with $ref, allOf of one and unions folded into it."""
-    out = dict(schema)
-    for _ in range(MAX_DEPTH):
-        if isinstance(out.get('$ref'), str):
-            target = _referred(root, out.pop('$ref'), where)
-            out = {**target, **out}
-            continue
-        members = out.get('allOf')
-        if isinstance(members, list | tuple) and len(members) == 1 \
-                and isinstance(members[0], Mapping):
-            del out['allOf']
-            out = {**members[0], **out}
-            continue
-        union = next((key for key in _UNIONS if isinstance(out.get(key), list | tuple)
-                      and out[key]), None)
-        if union is None:
-            return out
-        options = [option for option in out.pop(union) if isinstance(option, Mapping)]
-        real = [option for option in options if option.get('type') != 'null']
-        if len(real) < len(options):
-            out['nullable'] = True
-        consts = [option['const'] for option in real if 'const' in option]
-        if real and len(consts) == len(real):
-            out.setdefault('enum', consts)
-        elif real:
-            out = {**real[0], **out}
-    raise _bad(where, 'has references that never end')
-
-
-def _referred(root: Mapping[str, Any], reference: str, where: str) -> Mapping[str, Any]:
-    target: Any = root
-    if not reference.startswith('#'):
-        raise _bad(where, f'refers to {reference!r}; only references into the same schema work')
-    for step in reference[1:].split('/')[1:]:
-        step = step.replace('~1', '/').replace('~0', '~')
-        target = target.get(step) if isinstance(target, Mapping) else None
-    if not isinstance(target, Mapping):
-        raise _bad(where, f'refers to {reference!r}, which its schema does not hold')
-    return target
 
 
 def _infer_type(schema: Schema) -> None:

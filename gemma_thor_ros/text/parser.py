@@ -255,7 +255,8 @@ class OutputParser:
 
     def _turn(self) -> None:
         """A turn opener: the model repeats its own header at the start, else it speaks for others
-        and the answer is over."""
+        and the answer is over.
+        """
         self._release()
         fresh = not (self._calls or self._malformed or self._content or self._reasoning)
         if fresh and not self._thought_open:
@@ -276,7 +277,8 @@ class OutputParser:
 
     def _end_call(self, closed: bool, balanced_counts: bool = True) -> None:
         """The call is over. Without its closer it counts if its brackets are closed, and never
-        where the answer was cut off."""
+        where the answer was cut off.
+        """
         ids, self._call_ids = self._call_ids, []
         body, clean = self._body(ids)
         if not balanced_counts or not self._call(body, strict=clean, closed=closed):
