@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: token ids in, token ids out. Front ends need Engine, Outbox, EngineStats, plan_pages."""
+"""The engine: token ids in, token ids out. What its users need is exported here."""
 
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.outbox import Outbox

@@ -37,12 +37,13 @@ _LOG = logging.getLogger(__name__)
 class Engine:
     """Runs requests on one model; every method may be called from any thread.
 
-    page_size: positions per KV page. num_sliding_pages, num_full_pages: the memory of the two layer
-    geometries (`plan_pages` computes them). max_sequences: how many run together. max_waiting: how
-    many more may wait. prefill_chunk: prompt tokens per step, over all sequences. context_length:
-    the most tokens, prompt and answer, of a request. stop_ids: end a request unless it ignores
-    them. suppress_tokens: ids that are never chosen. max_rows: the most rows of a sequence that a
-    step may roll back. on_pages_freed(geometry, page ids): for tests that poison freed pages.
+    page_size: positions per KV page. num_sliding_pages, num_full_pages: the memory of the two
+    layer geometries (`plan_pages` computes them). max_sequences: how many run together.
+    max_waiting: how many more may wait. prefill_chunk: prompt tokens per step, over all sequences.
+    context_length: the most tokens, prompt and answer, of a request. stop_ids: end a request
+    unless it ignores them. suppress_tokens: ids that are never chosen. max_rows: the most rows of
+    a sequence that a step may roll back. on_pages_freed(geometry, page ids): for tests that poison
+    freed pages.
     """
 
     def __init__(self, model: Model, *, page_size: int, num_sliding_pages: int,
@@ -60,9 +61,9 @@ class Engine:
         self._limits = Limits(model.vocab_size, context_length, tuple(stop_ids),
                               tuple(suppress_tokens))
         self._pages = PageManager(
-            page_size=page_size, num_sliding_pages=num_sliding_pages, num_full_pages=num_full_pages,
-            window=model.config.sliding_window, max_rows=max_rows, max_chunk=prefill_chunk,
-            on_freed=on_pages_freed)
+            page_size=page_size, num_sliding_pages=num_sliding_pages,
+            num_full_pages=num_full_pages, window=model.config.sliding_window, max_rows=max_rows,
+            max_chunk=prefill_chunk, on_freed=on_pages_freed)
         self.kv_cache: Any = model.new_kv_cache(num_sliding_pages, num_full_pages, page_size)
         self._runner = Runner(model, self.kv_cache, self._limits)
         self._scheduler = Scheduler(self._pages, max_sequences=max_sequences,
@@ -121,8 +122,10 @@ class Engine:
         return sequence.outbox
 
     def cancel(self, request_id: str) -> bool:
-        """End a request, waiting or running, at the next step border; a step's tokens still under
-        way are dropped. False when no such request is open."""
+        """End a request, waiting or running, at the next step border; False when none is open.
+
+        The tokens of a step that is under way are dropped.
+        """
         with self._lock:
             if request_id not in self._open:
                 return False
@@ -153,11 +156,10 @@ class Engine:
         not end in time. True when the thread has ended. May be called again.
         """
         with self._lock:
-            started = self._state != 'new'
             if self._state in ('new', 'running'):
                 self._state = 'stopped'
             self._lock.notify()
-        if started and self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         with self._lock:
             late = list(self._open.values())

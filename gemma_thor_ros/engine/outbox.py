@@ -80,7 +80,8 @@ class Outbox:
         while True:
             remaining = None if end is None else max(0.0, end - time.monotonic())
             if not self.wait(remaining):
-                raise TimeoutError(f'request {self.request_id!r} has not ended after {timeout_s} s')
+                raise TimeoutError(
+                    f'request {self.request_id!r} has not ended after {timeout_s} s')
             events = self.poll()
             yield from events
             if not events or isinstance(events[-1], FinishEvent):

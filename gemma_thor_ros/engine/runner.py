@@ -86,7 +86,8 @@ class Runner:
         try:
             token_id = sample_row(logits, row)
         except SampleError as error:
-            return Choice(-1, error=f'No token could be chosen at position {row.position}: {error}.')
+            return Choice(-1, error='No token could be chosen at position '
+                                    f'{row.position}: {error}.')
         if sampling.logprobs < 0:
             return Choice(token_id)
         logprob, top = logprobs_ref(logits, token_id, sampling.logprobs)

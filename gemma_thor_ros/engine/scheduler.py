@@ -80,8 +80,8 @@ class Scheduler:
     def plan(self) -> Plan:
         """The next step for the running sequences (at least one); gives the pages that it needs.
 
-        Every decoding sequence has one row; what the chunk allows goes to prompts in order. Where a
-        chunk ends changes no result, so that the rest of a budget may be of any size.
+        Every decoding sequence has one row; what the chunk allows goes to prompts in order. Where
+        a chunk ends changes no result, so that the rest of a budget may be of any size.
         """
         chosen: list[tuple[Sequence, int]] = []
         budget = self.prefill_chunk

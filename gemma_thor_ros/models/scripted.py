@@ -47,7 +47,7 @@ class ScriptedConfig:
 
 
 class ScriptedKVCache:
-    """Pages of both geometries: per slot the token id, its role and a hash of the history to here."""
+    """Pages of both geometries: per slot a token id, its role and a hash of the history so far."""
 
     def __init__(self, num_sliding_pages: int, num_full_pages: int, page_size: int) -> None:
         self.page_size = page_size
@@ -58,7 +58,7 @@ class ScriptedKVCache:
         self.full_generated = np.zeros((num_full_pages, page_size), np.bool_)
 
     def poison(self, geometry: str, page_ids: Sequence[int]) -> None:
-        """Make the contents of pages ('sliding' or 'full') unreadable; fits Engine.on_pages_freed."""
+        """Make pages ('sliding' or 'full') unreadable; fits the engine's on_pages_freed."""
         ids, hashes = ((self.sliding_ids, self.sliding_hashes) if geometry == 'sliding'
                        else (self.full_ids, self.full_hashes))
         ids[list(page_ids)] = _POISON
@@ -159,7 +159,7 @@ def _write(span: Span, batch: Batch, kv_cache: ScriptedKVCache) -> None:
 
 def _read(span: Span, kv_cache: ScriptedKVCache, window: int,
           ) -> tuple[Int32, npt.NDArray[np.bool_]]:
-    """The history up to the span's last row, checked; token ids (n,) and the generated marks (n,)."""
+    """The checked history up to the span's last row: token ids (n,), generated marks (n,)."""
     size = kv_cache.page_size
     end = span.start_position + span.num_rows
     num_pages = (end + size - 1) // size
@@ -184,8 +184,8 @@ def _read(span: Span, kv_cache: ScriptedKVCache, window: int,
 def _pages(table: Int32, first: int, end: int, geometry: str) -> Int32:
     pages = table[first:end]
     if pages.size != end - first or np.any(pages < 0):
-        raise PageFault(f'{geometry} pages {first} to {end - 1} of the table are {pages.tolist()}: '
-                        'some were freed or never given')
+        raise PageFault(f'{geometry} pages {first} to {end - 1} of the table are '
+                        f'{pages.tolist()}: some were freed or never given')
     return pages
 
 
@@ -193,7 +193,8 @@ def _same(found: npt.NDArray[np.generic], wanted: npt.NDArray[np.generic], first
           geometry: str) -> None:
     if not np.array_equal(found, wanted):
         position = first + int(np.argmax(found != wanted))
-        raise PageFault(f'{geometry} page contents at position {position} are not of this sequence')
+        raise PageFault(
+            f'{geometry} page contents at position {position} are not of this sequence')
 
 
 def _mixed(token_ids: Int32, positions: npt.NDArray[np.int_]) -> UInt64:

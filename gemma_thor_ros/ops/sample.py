@@ -4,9 +4,9 @@
 
     token = argmax over kept ids of  z[id] + gumbel(bits(seed, choice, position, id))
 
-with z = (logit - max) / temperature. A token is a function of its row and its key alone, so it does
-not depend on the rows beside it, on the step that computes it or on the order of draws. Called by
-engine/runner.py. Knows no request, no sequence and no text.
+with z = (logit - max) / temperature. A token is a function of its row and its key alone, so it
+does not depend on the rows beside it, on the step that computes it or on the order of draws.
+Called by engine/runner.py. Knows no request, no sequence and no text.
 
 Equal bits in NumPy and CUDA by construction:
 - every float operation is one IEEE float32 add, subtract, multiply or divide, each rounded on its
@@ -181,8 +181,8 @@ def gumbel(bits: UInt64) -> Float32:
 
     With v = bits / 2**64 and u = 1 - v. The largest noise belongs to the smallest v, where v has
     float32's full relative precision (u would have lost it): for v < 1/2 the inner logarithm is
-    -log(1 - v) = 2 atanh(v / (2 - v)), else -log(u) of u = not-bits / 2**64. The lowest bit is set,
-    so that neither is 0. Noise lies between -3.8 and 44.4.
+    -log(1 - v) = 2 atanh(v / (2 - v)), else -log(u) of u = not-bits / 2**64. The lowest bit is
+    set, so that neither is 0. Noise lies between -3.8 and 44.4.
     """
     upper = bits >= _U(1 << 63)
     word = np.where(upper, ~bits, bits) | _U(1)
@@ -279,8 +279,8 @@ def _top_k(values: Float32, k: int) -> Int64:
 def _top_p(values: Float32, z: Float32, top_p: float) -> Int64:
     """Indices (ascending) of the shortest prefix in the total order that holds top_p of the mass.
 
-    An id is kept when the mass before it is below top_p * total; the first is always kept. `values`
-    give the order (temperature may have merged different ones), z the mass.
+    An id is kept when the mass before it is below top_p * total; the first is always kept.
+    `values` give the order (temperature may have merged different ones), z the mass.
     """
     order = np.argsort(-values, kind='stable')           # larger first, then lower index
     mass = (fixed_exp(z[order]) * _F(2.0 ** 40)).astype(np.uint64)

@@ -18,7 +18,7 @@ VOCAB_SIZE = 512
 
 @pytest.fixture
 def make_model() -> Callable[..., ScriptedModel]:
-    """A model that answers a prompt with its ids plus 1, then 106; pass another script if wanted."""
+    """A model that answers a prompt with its ids plus 1, then 106; another script may be given."""
     def make(script: Callable[[tuple[int, ...]], list[int]] | None = None,
              **options: Any) -> ScriptedModel:
         options.setdefault('sliding_window', 8)
@@ -53,7 +53,7 @@ def make_engine(make_model: Callable[..., ScriptedModel]) -> Iterator[Callable[.
 
 @pytest.fixture
 def make_request() -> Callable[..., Request]:
-    """Greedy requests with running ids; keywords of SamplingParams and of Request are both taken."""
+    """Greedy requests with running ids; takes keywords of SamplingParams and of Request."""
     count = iter(range(10 ** 6))
 
     def make(prompt: tuple[int, ...] = (200, 201, 202), **fields: Any) -> Request:

@@ -195,16 +195,19 @@ class TestQueue:
                                        make_request: MakeRequest) -> None:
         """The second needs more than is left; the small third does not overtake it."""
         gate = Gate()
-        engine = make_engine(make_model(on_step=gate), num_full_pages=10)
-        first = engine.submit(make_request(range(200, 224), max_tokens=9))
+        num_spans: list[int] = []
+        engine = make_engine(num_full_pages=10, model=make_model(
+            on_step=lambda s, b: (gate(s, b), num_spans.append(len(b.spans)))))
+        outboxes = [engine.submit(make_request(range(200, 224), max_tokens=9))]
         assert gate.entered.wait(WAIT)
-        second = engine.submit(make_request(range(200, 224), max_tokens=9))
-        third = engine.submit(make_request((200,), max_tokens=1))
+        outboxes += [engine.submit(make_request(range(200, 224), max_tokens=9)),
+                     engine.submit(make_request((200,), max_tokens=1))]
         gate.go.set()
-        ends = {name: outbox.collect(WAIT)[1].timings for name, outbox in
-                (('first', first), ('second', second), ('third', third))}
-        assert ends['second'].queued_ms > ends['first'].total_ms * 0.9
-        assert ends['third'].queued_ms >= ends['first'].total_ms * 0.9
+        ends = [outbox.collect(WAIT)[1] for outbox in outboxes]
+        assert [end.usage.completion_tokens for end in ends] == [9, 9, 1]
+        alone = 3 + 8                                    # chunks of the first and its decode steps
+        assert num_spans[:alone] == [1] * alone
+        assert max(num_spans[alone:]) == 2
 
     def test_request_id_in_use(self, make_engine: MakeEngine, make_model: MakeModel,
                                make_request: MakeRequest) -> None:

@@ -73,7 +73,7 @@ def test_a_failing_callback_stops_nothing(caplog: pytest.LogCaptureFixture) -> N
 def test_collect() -> None:
     outbox = Outbox('a')
     outbox.put(TokenEvent((1, 2)))
-    with pytest.raises(TimeoutError, match='0.01 s'):
+    with pytest.raises(TimeoutError, match=r'0\.01 s'):
         outbox.collect(0.01)
     outbox.put(TokenEvent((3,)))
     outbox.put(FINISH)
