@@ -84,6 +84,7 @@ class Gemma4:
         self._norm = loader.vector(weights['norm'])
         self._layers = [_load_layer(config, weights, layer, loader)
                         for layer in range(config.num_hidden_layers)]
+        self.resident_bytes = loader.resident_bytes   # matrices kept dequantised
         root = np.array([config.hidden_size ** 0.5], np.float64)
         self._embed_scale = float(round_to_bf16(root)[0])
         self._workspace = Workspace(config, dtype)

@@ -38,14 +38,14 @@ def tensor(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """The float32 values of one weight; each has 8 significant bits at most.
 
     Matrices: (b - 120) / 128 * 2^k with 2^k next to sqrt(3 / in features): not symmetric about 0.
-    Norms, scales and scalars: (b + 128) / 256, q_norm and k_norm times 2^k next to head_dim^(-1/4)
-    (the attention has no other scale). Embedding: as a matrix of hidden_size in features.
+    Norms, scales and scalars: (floor(b / 2) + 64) / 128, q_norm and k_norm times 2^k next to
+    head_dim^(-1/4) (the attention has no other scale). Embedding: as a matrix of hidden_size in
+    features.
     """
     numbers = counter_bytes(name, math.prod(shape)).astype(np.float32).reshape(shape)
     if len(shape) >= 2:
         return (numbers - 120) / 128 * np.float32(_power_of_two((3 / shape[-1]) ** 0.5))
-    numbers = np.floor(numbers / 2) * 2 if shape != (1,) else numbers
-    numbers = (numbers + 128) / 256
+    numbers = (np.floor(numbers / 2) + 64) / 128
     if name.endswith(('q_norm', 'k_norm')):
         numbers *= np.float32(_power_of_two(shape[0] ** -0.25))
     return numbers
