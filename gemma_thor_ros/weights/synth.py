@@ -104,11 +104,6 @@ def write_synthetic(destination: Path, preset: str, checkpoint_format: str, seed
     """
     plan = make_plan(preset, checkpoint_format, text_only)
     prepare_destination(destination, force)
-    write_json(destination / 'config.json', plan.config)
-    write_json(destination / 'generation_config.json', preset_generation_config(preset))
-    if plan.convention is Convention.MODELOPT:
-        write_json(destination / 'hf_quant_config.json',
-                   hf_quant_config(plan.config['quantization_config']['ignore'], True))
     with CheckpointWriter(destination, plan.specs(), max_shard_bytes) as writer:
         done = 0
         for size in _write_plain(writer, plan, seed, num_threads):
@@ -117,6 +112,11 @@ def write_synthetic(destination: Path, preset: str, checkpoint_format: str, seed
         for size in _write_quantised(writer, plan, seed, num_threads):
             done += size
             progress(done, writer.total_bytes)
+    write_json(destination / 'config.json', plan.config)
+    write_json(destination / 'generation_config.json', preset_generation_config(preset))
+    if plan.convention is Convention.MODELOPT:
+        write_json(destination / 'hf_quant_config.json',
+                   hf_quant_config(plan.config['quantization_config']['ignore'], True))
     return plan
 
 

@@ -122,7 +122,7 @@ class CheckpointWriter:
         header: dict[str, object] = {'__metadata__': {'format': 'pt'}}
         places, offset = [], 0
         for spec in sorted(shard, key=_layout_key):
-            assert spec.name not in self._places, f'{spec.name} is planned twice'
+            assert spec.name not in header, f'{spec.name} is planned twice'
             header[spec.name] = {'dtype': spec.dtype, 'shape': list(spec.shape),
                                  'data_offsets': [offset, offset + spec.nbytes]}
             places.append((spec, offset))
