@@ -67,8 +67,12 @@ def page_table(num_pages: int, seed: int | None = None,
     return pages if seed is None else np.random.default_rng(seed).permutation(pages)
 
 
-def step(model: Gemma4, cache: KVCache, *parts: Rows, **options: Any) -> list[Array]:
-    """One forward over the parts in the order given; logits (rows, V) of each part."""
+def step(model: Gemma4, cache: KVCache, *parts: Rows, all_logits: bool = True,
+         **options: Any) -> list[Array]:
+    """One forward over the parts in the order given; logits (rows, V) of each part.
+
+    Without all_logits only those of each part's last row, as an engine asks for them.
+    """
     spans = []
     row = 0
     for part in parts:
@@ -78,9 +82,13 @@ def step(model: Gemma4, cache: KVCache, *parts: Rows, **options: Any) -> list[Ar
     tokens = np.concatenate([np.asarray(part.tokens, np.int32) for part in parts])
     positions = np.concatenate([np.arange(p.start, p.start + len(p.tokens), dtype=np.int32)
                                 for p in parts])
-    batch = Batch(tokens, positions, tuple(spans), np.arange(row, dtype=np.int32))
+    ends = np.cumsum([len(part.tokens) for part in parts], dtype=np.int32)
+    wanted = np.arange(row, dtype=np.int32) if all_logits else ends - 1
+    batch = Batch(tokens, positions, tuple(spans), wanted)
     logits = model.forward(batch, cache, **options)
-    return np.split(logits, np.cumsum([len(part.tokens) for part in parts])[:-1])
+    if not all_logits:
+        return list(logits[:, None])
+    return np.split(logits, ends[:-1])
 
 
 def prefill(model: Gemma4, cache: KVCache, tokens: Sequence[int], pages: npt.NDArray[np.int32],
