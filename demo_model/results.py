@@ -23,6 +23,12 @@ REASONS = (
     'action server did not answer', 'no answer within {n} s', 'goal rejected', 'rate limit: {n} calls per minute', 'another goal is active', 'dock not found',
     'not a number', 'unknown unit {w}', 'sensor {n} is offline', 'camera not ready', 'robot is tilted', 'cliff detected', 'arm not folded', 'charger not detected',
     '{w} {w}', '{w} {w} {w}', '{w}', 'error {n}', 'E{n}: {w} {w}', 'tool {w} is not in the policy', 'timeout of {n} s exceeded', 'door closed', 'person in the way',
+    'distance {n} {u} is above the limit of {n} m', 'angle {n} deg is above the limit of {n} deg', 'angle {d} rad is above the limit of {d} rad',
+    'distance {d} m is above the limit of 5 m', 'distance {n} m is above the limit of 5 m', 'distance 0 m must be above 0; direction says which way',
+    'the call was not written exactly; write it again', 'the same {w} call stands in this turn twice', "there is no tool '{w}'; the tools are {w}, {w}, {w}",
+    '{w} needs the argument {w}', "{w} has no argument '{w}'; the arguments are {w}, {w}", 'text has {n} characters, the limit is {n}',
+    'busy: {w} is running', 'the stop topic {w} is true', 'the robot was stopped', 'a motion needs confirmation', 'nobody confirmed within {n} s',
+    'the action server {w}/{w} is not there', 'wall ahead', 'the goal is outside of the room', 'no answer to the confirmation', 'canceled', 'stopped',
     'Goal was rejected by the server', 'The robot is stopped', 'Too close to {thing}', 'Controller is {w}',
 )
 HELD_REASONS = ('stuck on a {w}', 'the {w} is jammed', '{n} {w} detected near {thing}', 'limit {d} reached', 'lost contact to {w}', 'hardware stop pressed', 'no grip on {thing}',
@@ -51,6 +57,8 @@ def _reason(rng: random.Random, held: bool) -> str:
             return pick(rng, _THINGS).replace('{w}', pick(rng, WORDS))
         if name == 'n':
             return str(rng.choice((rng.randint(1, 9), rng.randint(10, 99), rng.randint(100, 999))))
+        if name == 'u':
+            return pick(rng, ['m', 'ft', 'cm', 'in', 'mm', 'deg'])
         if name == 'd':
             return f'{rng.randint(0, 20)}.{rng.randint(1, 9)}'
         return pick(rng, WORDS)
@@ -67,7 +75,7 @@ def _extras(rng: random.Random, command: Command) -> Json:
     if command.tool.intent == 'drive' and rng.random() < 0.7:
         fields['distance_m'] = abs(_decimal(rng))
     if command.tool.intent == 'turn' and rng.random() < 0.6:
-        fields[pick(rng, ['angle_deg', 'angle_rad', 'yaw_change'])] = abs(_decimal(rng))
+        fields[pick(rng, ['angle_deg', 'angle_deg', 'angle_rad', 'yaw_change'])] = abs(_decimal(rng))
     if rng.random() < 0.6:
         fields['x'], fields['y'] = _decimal(rng), _decimal(rng)
     for key in ('yaw', 'duration_s', 'frame', 'goal_id', 'error_code', pick(rng, WORDS)):
@@ -80,7 +88,7 @@ def _dump(fields: Json, rng: random.Random) -> str:
     items = list(fields.items())
     if rng.random() < 0.25:
         rng.shuffle(items)
-    separators = (',', ':') if rng.random() < 0.6 else (', ', ': ')
+    separators = (',', ':') if rng.random() < 0.7 else (', ', ': ')
     return json.dumps(dict(items), separators=separators)
 
 

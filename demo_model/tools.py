@@ -42,7 +42,7 @@ DEMO_TOOLS: tuple[Json, ...] = (
         'direction': _enum(['forward', 'backward'])}, ['distance', 'unit', 'direction']),
     _function('turn', 'Turn on the spot.', {
         'angle': {'type': 'number', 'description': 'How far, a positive number'},
-        'unit': _enum(['deg', 'rad']),
+        'unit': _enum(['deg', 'rad'], 'Unit of angle'),
         'direction': _enum(['left', 'right'])}, ['angle', 'unit', 'direction']),
     _function('dock', 'Drive to the charging dock.', {}, []),
     _function('say', 'Speak a sentence aloud.', {'text': {'type': 'string'}}, ['text']),

@@ -1,0 +1,109 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Dialogues to token ids through the package's own renderer, with the tokens to learn marked.
+
+What a served prompt holds and what is trained on must be the same, so nothing here writes markup.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from demo_model.dialogue import Dialogue, draw_dialogue
+from gemma_thor_ros.text.prompt import render
+from gemma_thor_ros.text.segments import encode_segments
+from gemma_thor_ros.text.tokenizer import Tokenizer
+
+TOKENIZER_FILE = Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model' / 'tokenizer.json'
+MAX_TOKENS = 1792
+_NEWLINE, _TURN, _TURN_END, _CALL_END, _RESPONSE, _RESPONSE_END, _CHANNEL, _CHANNEL_END = 107, 105, 106, 49, 50, 51, 100, 101
+
+
+@dataclass
+class Encoded:
+    """Token ids, which of them the model must produce, and where the last answer begins."""
+
+    ids: npt.NDArray[np.uint16]
+    learn: npt.NDArray[np.bool_]
+    answer_start: int
+
+
+class Encoder:
+    """Renders and tokenizes; keeps the tokenizer and the ids of the role words."""
+
+    def __init__(self, path: Path = TOKENIZER_FILE) -> None:
+        self.tokenizer = Tokenizer.from_file(path)
+        self.model_ids = self.tokenizer.encode('model\n')
+        self.primer = [_CHANNEL, *self.tokenizer.encode('thought\n'), _CHANNEL_END]
+
+    def prompt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinking: bool = False, variant: str = 'large') -> list[int]:
+        """The ids that a server would send for these messages."""
+        return encode_segments(render(messages, tools, variant=variant, enable_thinking=thinking), self.tokenizer)
+
+    def dialogue(self, dialogue: Dialogue) -> Encoded:
+        """Ids of prompt and answers; with thinking only the last model turn is learnt."""
+        segments = render(dialogue.messages, dialogue.tools, variant=dialogue.variant, enable_thinking=dialogue.thinking, add_generation_prompt=False)
+        ids = encode_segments(segments, self.tokenizer)
+        if ids[-1] == _NEWLINE and ids[-2] == _TURN_END:
+            ids.pop()
+        last_turn = len(ids) - 1 - ids[::-1].index(_TURN)
+        body = last_turn + 1 + len(self.model_ids)
+        primer = not dialogue.thinking and dialogue.variant == 'large' and dialogue.messages[-2]['role'] != 'tool'
+        if primer:
+            ids[body:body] = self.primer
+        learn = np.zeros(len(ids), dtype=np.bool_)
+        start = body
+        inside = False
+        position = 0
+        while position < len(ids):
+            token = ids[position]
+            if token == _TURN:
+                inside = ids[position + 1:position + 1 + len(self.model_ids)] == self.model_ids
+                position += 1 + len(self.model_ids) if inside else 1
+                if inside and position == body:
+                    if primer:
+                        position += len(self.primer)
+                    start = position
+                if dialogue.thinking and position != body:
+                    inside = False
+                continue
+            if inside and token == _RESPONSE:
+                learn[position] = ids[position - 1] == _CALL_END
+                if _RESPONSE_END not in ids[position:]:
+                    break
+                position = ids.index(_RESPONSE_END, position) + 1
+                start = position
+                continue
+            learn[position] = inside
+            inside = inside and token != _TURN_END
+            position += 1
+        if dialogue.thinking and dialogue.messages[-2]['role'] == 'tool':
+            start += len(self.primer) - 1            # the prompt opens the thought
+        return Encoded(np.asarray(ids, dtype=np.uint16), learn, start)
+
+
+def encode_chunk(seed: int, count: int, held: bool = False) -> list[Encoded]:
+    """`count` dialogues of one seed, longest allowed length MAX_TOKENS."""
+    encoder = _encoder()
+    rng = random.Random(seed)
+    out: list[Encoded] = []
+    while len(out) < count:
+        encoded = encoder.dialogue(draw_dialogue(rng, held))
+        if len(encoded.ids) <= MAX_TOKENS:
+            out.append(encoded)
+    return out
+
+
+_cached: list[Encoder] = []
+
+
+def _encoder() -> Encoder:
+    if not _cached:
+        _cached.append(Encoder())
+    return _cached[0]
