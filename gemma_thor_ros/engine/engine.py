@@ -170,22 +170,22 @@ class Engine:
     # ---- the engine thread ----
 
     def _run(self) -> None:
+        end = _cancelled('The engine was stopped.')
         try:
             while self._next_border():
                 self._step()
+            for sequence in list(self._scheduler.running):
+                self._scheduler.remove(sequence)
         except Exception as error:  # noqa: BLE001 - no request may be left without an answer
             # not the model's fault (that is caught in _step): the books may be wrong, so end here
             _LOG.exception('the engine thread failed')
             with self._lock:
                 self._state = 'failed'
             end = (FinishReason.ERROR, ErrorCode.ENGINE, f'The engine failed: {error!r}.')
-        else:
-            end = _cancelled('The engine was stopped.')
-        for sequence in list(self._scheduler.running):
-            self._scheduler.remove(sequence)
         with self._lock:
-            self._empty_inbox()
+            self._inbox.clear()
             remaining = list(self._open.values())
+        self._scheduler.running.clear()
         self._scheduler.waiting.clear()
         for sequence in remaining:
             self._answer(sequence, end)

@@ -93,6 +93,7 @@ class Scheduler:
                 budget -= num_rows
             if num_rows:
                 chosen.append((sequence, num_rows))
+        assert chosen, f'none of {len(self.running)} running sequences has a row to run'
         return self._build(chosen)
 
     def commit(self, part: Part) -> None:
