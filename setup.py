@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 
 from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
@@ -37,24 +38,19 @@ def wheels_prefix() -> pathlib.Path:
     raise SystemExit(f'{rosidl_generator_py.__file__} does not lie in an install prefix')
 
 
-def run_cmake(build: pathlib.Path, prefix: pathlib.Path) -> None:
-    """Configure, build and install the package into `prefix`."""
-    wheels = wheels_prefix()
-    environment = dict(os.environ)
-    # The generators run as child processes of CMake and find their modules as this one does.
-    environment['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
-    configure = ['cmake', '-S', str(HERE), '-B', str(build), '-G', 'Ninja',
+def cmake_commands(source: pathlib.Path, build: pathlib.Path, prefix: pathlib.Path,
+                   options: Sequence[str] = ()) -> list[list[str]]:
+    """Return the commands that configure, build and install `source` into `prefix`."""
+    configure = ['cmake', '-S', str(source), '-B', str(build), '-G', 'Ninja',
                  '--log-level=WARNING',
                  '-DCMAKE_BUILD_TYPE=Release', '-DBUILD_TESTING=OFF',
                  '-DGEMMA_THOR_CPP_INTERFACES=OFF',
                  '-DGEMMA_THOR_PYTHON=/usr/bin/env python3',
                  f'-DCMAKE_INSTALL_PREFIX={prefix}',
                  f'-DPython3_EXECUTABLE={sys.executable}',
-                 f'-DGEMMA_THOR_WHEELS_PREFIX={wheels}',
-                 f'-DCMAKE_PROJECT_{NAME}_INCLUDE={HERE}/cmake/ros_wheels.cmake']
-    for command in (configure, ['cmake', '--build', str(build)],
-                    ['cmake', '--install', str(build)]):
-        subprocess.run(command, check=True, env=environment)
+                 f'-DGEMMA_THOR_WHEELS_PREFIX={wheels_prefix()}',
+                 f'-DCMAKE_PROJECT_{NAME}_INCLUDE={source}/cmake/ros_wheels.cmake', *options]
+    return [configure, ['cmake', '--build', str(build)], ['cmake', '--install', str(build)]]
 
 
 class CMakeBuild(build_ext):
@@ -64,7 +60,11 @@ class CMakeBuild(build_ext):
         build = self.build_folder()
         prefix = build / 'install'
         shutil.rmtree(prefix, ignore_errors=True)  # else a deleted module would live on
-        run_cmake(build, prefix)
+        # The generators run as child processes of CMake and find their modules as this one does.
+        environment = {**os.environ,
+                       'PYTHONPATH': os.pathsep.join(path for path in sys.path if path)}
+        for command in cmake_commands(HERE, build, prefix):
+            subprocess.run(command, check=True, env=environment)
         site = next(prefix.glob(f'lib/python*/*-packages/{NAME}'))
         target = pathlib.Path(self.build_lib) / NAME
         shutil.rmtree(target, ignore_errors=True)

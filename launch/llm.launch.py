@@ -96,8 +96,8 @@ def text(value):
 
 
 def overrides(given):
-    """Return the settings that were given as launch arguments, typed, by their dotted names."""
-    settings = {'use_sim_time': parse_bool('use_sim_time', given['use_sim_time'])}
+    """Return the node's settings that were given as launch arguments, typed, by dotted name."""
+    settings = {}
     if given['model']:
         settings['model.path'] = text(given['model'])
     if given['autostart']:
@@ -122,21 +122,22 @@ def wants_demo_robot(given):
 def start(context):
     """Return the actions for the arguments that were given."""
     given = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
-    parameters = [given['params_file']] if given['params_file'] else []
-    parameters.append(overrides(given))
+    files = [given['params_file']] if given['params_file'] else []
+    common = {'use_sim_time': parse_bool('use_sim_time', given['use_sim_time'])}
 
-    def node(executable, **options):
+    def node(executable, settings=None, **options):
         return Node(
             package=PACKAGE, executable=executable, name=executable,
-            namespace=given['namespace'], parameters=parameters,
+            namespace=given['namespace'], parameters=[*files, {**common, **(settings or {})}],
             ros_arguments=['--log-level', given['log_level']],
             output='screen', emulate_tty=True, **options)
 
+    settings = overrides(given)
     # The guard first: the node refuses motion until it hears it.
     actions = [node('goal_guard', respawn=True, respawn_delay=FIRST_DELAY_S)]
     if wants_demo_robot(given):
         actions.append(node('demo_robot'))
-    actions += Restarts(lambda: node('llm_node'), time.monotonic).start()
+    actions += Restarts(lambda: node('llm_node', settings), time.monotonic).start()
     return actions
 
 

@@ -18,10 +18,10 @@ import tempfile
 from requirements import requirements
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADER = '''\
+HEADER = """\
 # Made by scripts/lock_requirements.py: what the requirements in pyproject.toml bring along.
 # The ROS 2 wheels of Kilted; the same names with lower versions are Jazzy's.
-'''
+"""
 
 
 def normal(name: str) -> str:

@@ -52,7 +52,7 @@ tier() { # name, wrapper...
   fi
   # pytest is started by its program, not by -m: that would put this folder, and with it the
   # sources, in front of the installed package.
-  "$@" "$bin/pytest" "test/$name" 2>&1 | tee "$scratch/$name"
+  "$@" "$bin/pytest" --require-vocab "test/$name" 2>&1 | tee "$scratch/$name"
   status=${PIPESTATUS[0]}
   if ((status == 137 || status == 124)); then
     note "$status" "$name" "killed after its limit of $ros_limit_s s"

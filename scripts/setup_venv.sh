@@ -36,21 +36,6 @@ while (($#)); do
 done
 stamps=$venv/.stamps
 
-# The first that really runs: version managers leave launchers for versions that are not there.
-pick_python() {
-  local candidate
-  for candidate in python3.12 python3.13 python3.11 python3; do
-    if "$candidate" -c '
-import sys, ensurepip, venv
-sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1; then
-      printf '%s' "$candidate"
-      return
-    fi
-  done
-  die 'no usable Python: python3.12, python3.13 or python3.11 with its venv module is needed' \
-    '(Debian and Ubuntu: apt install python3-venv python3-dev)'
-}
-
 hash_of() { # of the names and contents of all files below the given paths
   find "$@" -type f -not -name '*.pyc' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum \
     | sha256sum | cut -d ' ' -f 1
@@ -76,7 +61,7 @@ make_venv() {
     return
   fi
   local python
-  python=$(pick_python)
+  python=$(scripts/pick_python.sh)
   say "making $venv with $python ($("$python" -V 2>&1))"
   "$python" -m venv --clear "$venv"
 }
@@ -85,13 +70,14 @@ install_requirements() {
   local wanted current
   wanted=$(python_here scripts/requirements.py "${groups[@]}")
   if [[ $constraints == requirements-jazzy.txt ]]; then
-    # Only the names count there: that file pins them for NumPy 1.26.
-    wanted=$(sed -E '/^(numpy|setuptools)==/d' <<<"$wanted")$'\n'numpy$'\n'setuptools
+    # That file pins NumPy; the Python packages beside it are the same.
+    wanted=$(grep -v '^numpy==' <<<"$wanted")$'\n'numpy
   fi
   current=$({ printf '%s\n' "$wanted"; cat "$constraints"; } | sha256sum)
   if ! is_current requirements "$current"; then
     say "installing the pinned requirements into $venv"
-    python_here "${pip[@]}" install --quiet --constraint "$constraints" \
+    python_here "${pip[@]}" install --quiet --constraint constraints.txt \
+      --constraint "$constraints" \
       --requirement <(printf '%s\n' "$wanted")
     mkdir -p "$stamps"
     printf '%s' "$current" >"$stamps/requirements"

@@ -86,7 +86,7 @@ def test_programs_are_those_that_are_installed(launch_file: types.ModuleType) ->
 def test_default_parameter_file_holds_settings_only(launch_file: types.ModuleType) -> None:
     path = pathlib.Path(defaults(launch_file)['params_file'])
     tree = yaml.safe_load(path.read_text(encoding='utf-8'))
-    groups = tree['/**']['ros__parameters']
+    groups = tree['/**/llm_node']['ros__parameters']
     values = {f'{group}.{name}': value for group, entries in groups.items()
               for name, value in entries.items()}
     assert values['model.path'] == 'demo'
@@ -112,6 +112,7 @@ def test_arguments_become_typed_settings(launch_file: types.ModuleType) -> None:
     assert settings(node) == wanted
     for name in set(wanted) - {'use_sim_time'}:
         check(name, wanted[name])
+    assert settings(nodes(actions)['goal_guard']) == {'use_sim_time': True}
     # YAML would make a number of it, which the node refuses.
     assert node['parameters'][-1]['model.path'].kwargs == {'value_type': str}
     assert node['namespace'] == 'robot1'
