@@ -16,6 +16,7 @@ from gemma_thor_ros.weights.canonical import DenseWeight, Nvfp4Weight, to_float
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
 from gemma_thor_ros.weights.modules import Form
 from gemma_thor_ros.weights.names import Part
+from gemma_thor_ros.weights.shapes import TextShapes
 
 from .reference_formats import (
     CONFIG,
@@ -273,6 +274,26 @@ def test_config_fields_that_shapes_need(tmp_path: Path, change: dict[str, Any],
     config['text_config'].update(change)
     with pytest.raises(ConfigError, match=message):
         open_checkpoint(write_folder(tmp_path / 'x', config, bf16_tensors())).text_weights()
+
+
+def test_full_layers_sizes_may_stand_in_per_layer_config() -> None:
+    text = dict(CONFIG['text_config'])
+    del text['global_head_dim'], text['num_global_key_value_heads']
+    override = {'head_dim': 48, 'num_key_value_heads': 4}
+    for k_eq_v in (True, False):
+        text.update(attention_k_eq_v=k_eq_v, per_layer_config={'1': override})
+        shapes = TextShapes.from_config({'text_config': text})
+        assert shapes.layer(1)['self_attn.k_proj'] == (4 * 48, 32)
+        assert shapes.layer(1)['self_attn.q_norm'] == (48,)
+        assert ('self_attn.v_proj' in shapes.layer(1)) is not k_eq_v
+        assert shapes.layer(0)['self_attn.k_proj'] == (2 * 16, 32)
+    # Without k_eq_v the family ignores num_global_key_value_heads; 512 is its default head size.
+    text.update(attention_k_eq_v=False, num_global_key_value_heads=1)
+    del text['per_layer_config']
+    assert TextShapes.from_config(text).layer(1)['self_attn.k_proj'] == (2 * 512, 32)
+    for bad in ([1], {'1': 3}, {'1': override, '2': {}}):
+        with pytest.raises(ConfigError, match=r'per_layer_config must map layers'):
+            TextShapes.from_config({**text, 'per_layer_config': bad})
 
 
 def test_folders_that_are_no_checkpoint(tmp_path: Path) -> None:

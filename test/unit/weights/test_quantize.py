@@ -138,6 +138,18 @@ def test_zero_matrices_and_tiny_or_huge_values(convention: Convention) -> None:
 
 
 @BOTH
+def test_scales_of_empty_and_of_very_weak_groups(convention: Convention) -> None:
+    values = np.zeros((1, 48), np.float32)
+    values[0, 0], values[0, 20] = 1.0, 1e-7      # strong, weaker than any scale, empty
+    tensor = quantize_matrix(values, convention)
+    scales = [e4m3(int(code)) for code in tensor.group_scales[0]]
+    empty = {Convention.MODELOPT: [448, 2.0 ** -9, 1],       # what the two writers store
+             Convention.COMPRESSED_TENSORS: [448, 0.125, 0.125]}
+    assert scales == empty[convention]
+    assert tensor.weight.dequantize()[0].tolist() == [1.0, *[0.0] * 47]
+
+
+@BOTH
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_refused(convention: Convention, bad: float) -> None:
     values = normal(4, 32)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.canonical import to_float
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
@@ -74,6 +75,15 @@ def test_text_weights_of_26b_are_those_of_its_config() -> None:
     assert sum(shapes.full_layers) == 5 and shapes.full_layers[29]
     total = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.all().values())
     assert total == pytest.approx(25.2e9, rel=0.01)
+
+
+@pytest.mark.parametrize('preset', PRESETS)
+def test_shapes_agree_with_the_model(preset: str) -> None:
+    config = preset_config(preset)
+    model = ModelConfig.from_dict(config, preset_generation_config(preset))
+    total = sum(int(np.prod(shape, dtype=np.int64))
+                for shape in TextShapes.from_config(config).all().values())
+    assert total == model.num_parameters
 
 
 @pytest.mark.parametrize('preset', TINY)
