@@ -1,9 +1,10 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""A small simulated robot: drives, turns, docks and speaks through ROS actions, in its own process.
+"""A small simulated robot: drives, turns, docks and speaks through ROS actions.
 
-It stands for a real robot in `make run` and in the tests, and knows nothing of language models. One
-motion at a time; a goal that can't be had is aborted at once with a reason in the result.
+It stands for a real robot in `make run` and in the tests, runs in its own process, and knows
+nothing of language models. One motion at a time; a goal that can't be had is aborted at once with
+a reason in the result.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from gemma_thor_ros.action import Dock, Drive, Say, Turn
-from gemma_thor_ros.demo.motion import Arena, Path, Pose, dock_path, drive_path, turn_path
+from gemma_thor_ros.demo.motion import Arena, Path, dock_path, drive_path, turn_path
 from gemma_thor_ros.demo.robot_parameters import RobotParameters, declare_parameters
 from gemma_thor_ros.ros.spinning import Spinner
 
@@ -129,8 +130,7 @@ class DemoRobot(Node):
         motion = Activity('dock', handle, path.duration, lambda elapsed: Dock.Feedback(
             distance_to_dock=path.pose(elapsed).distance_to(dock)), path)
         await self._move(motion, result)
-        result.docked = result.error_code == Dock.Result.NONE and not handle.is_active \
-            and motion.end.result() == DONE
+        result.docked = motion.end.result() == DONE
         return result
 
     async def _say(self, handle: ServerGoalHandle[Any, Any, Any]) -> Say.Result:

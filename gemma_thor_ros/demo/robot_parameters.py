@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor
 from rclpy.node import Node
@@ -40,8 +41,8 @@ def declare_parameters(node: Node) -> RobotParameters:
 
     def numbers(name: str, default: Sequence[float], about: str) -> list[float]:
         descriptor = ParameterDescriptor(description=about, read_only=True)
-        value = node.declare_parameter(name, list(default), descriptor).value
-        values = [float(item) for item in value or ()]
+        declared: Any = node.declare_parameter(name, list(default), descriptor).value
+        values = [float(item) for item in declared]
         if len(values) != len(default):
             raise ValueError(f'parameter {name} has {len(values)} values, not {len(default)}')
         return values

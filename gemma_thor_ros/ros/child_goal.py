@@ -116,6 +116,7 @@ class ChildGoal:
                 self._want_cancel('unavailable', 'not acknowledged in time')
         elif not self._cancel_status:
             if self.order.timeout and now - self._accepted_at > self.order.timeout:
+                self._feedback('timeout', b'')
                 self.cancel('timeout_canceled',
                             f'not finished within {self.order.timeout:g} s')
         else:
@@ -127,7 +128,7 @@ class ChildGoal:
             return
         self._want_cancel(status, reason)
         if self._sent_at is None:
-            self._finish(status, reason)
+            self._finish('refused' if status == 'stopped' else status, reason)
         elif self._handle is not None:
             self._send_cancel(self._clock())
         # Else the goal is between sending and acknowledgement: the cancel follows the latter.

@@ -50,7 +50,7 @@ INHIBIT_QOS = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 # Reliable: a lost `true` would wait for the next one. A best-effort publisher is not heard, which
 # counts as a stop.
 STOP_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
-EVENTS_QOS = QoSProfile(depth=10)
+EVENTS_QOS = QoSProfile(depth=100)
 
 
 class NodeWatch:

@@ -23,6 +23,7 @@ from gemma_thor_ros.ros.verdict import CallRefusedError, Outcome, cut
 
 MAX_FLOAT32 = 3.4028234663852886e38
 MAX_RESULT_ITEMS = 32            # elements of an array that the model is told
+MAX_TEXT = 300                   # characters of a message shown to people
 
 _INTEGERS: dict[str, tuple[int, int]] = {
     f'{sign}int{bits}': ((0, 2**bits - 1) if sign else (-2**(bits - 1), 2**(bits - 1) - 1))
@@ -177,6 +178,18 @@ def get_field(message: Any, path: str) -> Any:
     for name in path.split('.'):
         message = getattr(message, name)
     return message
+
+
+def message_text(message: Any, limit: int = MAX_TEXT) -> str:
+    """Return the plain fields of a message as 'name=value, ...' for a log line or an event."""
+    parts = []
+    for name in slot_types(type(message)):
+        value = getattr(message, name)
+        if isinstance(value, float):
+            value = f'{value:.3f}'
+        if isinstance(value, (bool, int, str)):
+            parts.append(f'{name}={value}')
+    return cut(', '.join(parts), limit)
 
 
 def bind_policy(policy: Policy) -> dict[str, BoundTool]:

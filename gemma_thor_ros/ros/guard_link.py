@@ -1,0 +1,210 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The node's end of the line to goal_guard: its state, its age, and one child goal at a time.
+
+ROS callbacks only store and hand on; the thread that runs a tool call reads `ChildLink.items`.
+Knows nothing of policies.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from action_msgs.msg import GoalInfo
+from action_msgs.srv import CancelGoal
+from rclpy.action.client import ActionClient
+from rclpy.callback_groups import CallbackGroup
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.task import Future
+from unique_identifier_msgs.msg import UUID
+
+from gemma_thor_ros.action import RunChild
+from gemma_thor_ros.msg import GuardState
+
+MAX_STATE_AGE_S = 0.5            # older: no new goal
+LOST_AFTER_S = 1.0               # older: the goals on their way are lost
+DIRECT_CANCEL_S = 0.5
+CANCEL_SERVICE = '_action/cancel_goal'
+
+
+class GuardLink:
+    """What the guard says, and the way to it. Safe to use from any thread.
+
+    Args:
+        node: the language model node.
+        guard: full name of the guard.
+        instance_id: of the node's heartbeat.
+        group: callback group of everything made here; its callbacks are short and never wait.
+    """
+
+    def __init__(self, node: Node, guard: str, instance_id: str, group: CallbackGroup) -> None:
+        self.instance_id = instance_id
+        self._node = node
+        self._guard = guard
+        self._group = group
+        self._lock = threading.Lock()
+        self._latest: tuple[GuardState, float] | None = None
+        self._stop_listeners: list[Callable[[str], None]] = []
+        self._was_inhibited = True
+        self._cancel_clients: dict[str, Any] = {}
+        self._subscription = node.create_subscription(
+            GuardState, f'{guard}/state', self._on_state, QoSProfile(depth=1),
+            callback_group=group)
+        self._run_child: ActionClient[Any, Any, Any] = ActionClient(
+            node, RunChild, f'{guard}/run_child', callback_group=group,
+            feedback_sub_qos_profile=QoSProfile(depth=100))
+
+    def watch_target(self, target: str) -> None:
+        """Prepare the direct way to cancel goals on `target`, for when the guard is gone."""
+        if target not in self._cancel_clients:
+            self._cancel_clients[target] = self._node.create_client(
+                CancelGoal, f'{target}/{CANCEL_SERVICE}', callback_group=self._group)
+
+    def add_stop_listener(self, listener: Callable[[str], None]) -> None:
+        """Call `listener(reason)` in a ROS thread whenever motion becomes inhibited."""
+        self._stop_listeners.append(listener)
+
+    @property
+    def state(self) -> GuardState | None:
+        """The guard's last word, however old."""
+        with self._lock:
+            return None if self._latest is None else self._latest[0]
+
+    def state_age_s(self) -> float:
+        """Return the age of the guard's last word on the steady clock; infinite without one."""
+        with self._lock:
+            return float('inf') if self._latest is None else time.monotonic() - self._latest[1]
+
+    def fault(self) -> str:
+        """Return why the guard can take no goal of ours, or ''."""
+        state = self.state
+        if state is None:
+            return f'the goal guard {self._guard} has not been heard'
+        if self.state_age_s() > MAX_STATE_AGE_S:
+            return f'the goal guard {self._guard} has been silent for {self.state_age_s():.1f} s'
+        if state.node_instance_id != self.instance_id:
+            return 'the goal guard does not hear this node'
+        if not 0.0 <= state.heartbeat_age_s <= MAX_STATE_AGE_S:
+            return 'the goal guard has not heard this node for too long'
+        if not self._run_child.server_is_ready():
+            return 'the goal guard takes no goals'
+        return ''
+
+    def motion_fault(self) -> str:
+        """Return why motion is not allowed now, or ''."""
+        state = self.state
+        if state is None or not (state.stopped or state.motion_inhibit):
+            return ''
+        return state.reason or 'stopped'
+
+    def starting(self) -> bool:
+        """Whether waiting a moment may help: guard and node are still finding each other."""
+        state = self.state
+        return state is None or (self.state_age_s() <= MAX_STATE_AGE_S
+                                 and state.node_instance_id != self.instance_id)
+
+    def send(self, goal: RunChild.Goal) -> ChildLink:
+        """Hand a child goal to the guard."""
+        state = self.state
+        link = ChildLink(bytes(goal.goal_id.uuid), '' if state is None else state.instance_id)
+        future = self._run_child.send_goal_async(
+            goal, feedback_callback=link.on_feedback, goal_uuid=goal.goal_id)
+        future.add_done_callback(link.on_acknowledged)
+        return link
+
+    def lost(self, link: ChildLink) -> str:
+        """Return why the guard no longer holds the goal, or ''."""
+        state = self.state
+        if state is not None and state.instance_id != link.guard_instance_id:
+            return 'the goal guard was started anew'
+        age = self.state_age_s()
+        return f'the goal guard has been silent for {age:.1f} s' if age > LOST_AFTER_S else ''
+
+    def cancel_directly(self, target: str, goal_id: bytes) -> bool:
+        """Ask the server itself to cancel one goal; True when it says so in time."""
+        client = self._cancel_clients[target]
+        if not client.service_is_ready():
+            return False
+        answered = threading.Event()
+        info = GoalInfo(goal_id=UUID(uuid=list(goal_id)))
+        future = client.call_async(CancelGoal.Request(goal_info=info))
+        future.add_done_callback(lambda _: answered.set())
+        if not answered.wait(DIRECT_CANCEL_S):
+            return False
+        goals = future.result().goals_canceling
+        return any(bytes(info.goal_id.uuid) == goal_id for info in goals)
+
+    def close(self) -> None:
+        """Destroy what was made on the node."""
+        self._node.destroy_subscription(self._subscription)
+        self._run_child.destroy()
+        for client in self._cancel_clients.values():
+            self._node.destroy_client(client)
+        self._cancel_clients.clear()
+
+    def _on_state(self, state: GuardState) -> None:
+        with self._lock:
+            self._latest = (state, time.monotonic())
+            tell = state.motion_inhibit and not self._was_inhibited
+            self._was_inhibited = state.motion_inhibit
+        if tell:
+            for listener in self._stop_listeners:
+                listener(state.reason)
+
+
+class ChildLink:
+    """One child goal on its way. `items` gets ('feedback', message), ('refused', None) and, last,
+    ('result', message); a cancel before the acknowledgement is kept until it can be sent.
+    """
+
+    def __init__(self, goal_id: bytes, guard_instance_id: str) -> None:
+        self.goal_id = goal_id
+        self.guard_instance_id = guard_instance_id
+        self.items: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.acknowledged = False
+        self._lock = threading.Lock()
+        self._handle: Any = None
+        self._cancel_wanted = False
+
+    def cancel(self) -> None:
+        """Ask the guard to cancel; returns at once."""
+        with self._lock:
+            if self._cancel_wanted:
+                return
+            self._cancel_wanted = True
+            handle = self._handle
+        if handle is not None:
+            handle.cancel_goal_async()
+
+    def on_acknowledged(self, future: Future[Any]) -> None:
+        """Take the guard's answer to the goal."""
+        handle = future.result()
+        self.acknowledged = True
+        if handle is None or not handle.accepted:
+            self.items.put(('refused', None))
+            return
+        with self._lock:
+            self._handle = handle
+            cancel = self._cancel_wanted
+        if cancel:
+            handle.cancel_goal_async()
+        handle.get_result_async().add_done_callback(self._on_result)
+
+    def on_feedback(self, message: Any) -> None:
+        """Take a step of the goal."""
+        self.items.put(('feedback', message.feedback))
+
+    def _on_result(self, future: Future[Any]) -> None:
+        response = future.result()
+        self.items.put(('result', None if response is None else response.result))
+
+
+def new_goal_id() -> UUID:
+    """Return a random goal id."""
+    return UUID(uuid=list(uuid.uuid4().bytes))
