@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
                 max_shard_bytes=args.max_shard_size, force=args.force,
                 num_threads=max(1, args.threads), progress=progress)
     except OSError as error:
-        raise ConfigError(f'{error.filename}: {error.strerror}') from error
+        raise ConfigError(f'{error.filename or args.destination}: {error.strerror}') from error
     if args.json:
         print(json.dumps(_as_json(report)))
     else:

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
                             text_only=args.text_only, max_shard_bytes=args.max_shard_size,
                             force=args.force, num_threads=max(1, args.threads), progress=progress)
     except OSError as error:
-        raise ConfigError(f'{error.filename}: {error.strerror}') from error
+        raise ConfigError(f'{error.filename or args.destination}: {error.strerror}') from error
     if args.json:
         print(json.dumps({'folder': str(args.destination), 'preset': args.preset,
                           'format': args.format, 'seed': args.seed, 'num_tensors': len(specs),
