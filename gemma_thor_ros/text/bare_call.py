@@ -123,7 +123,8 @@ class BareCallWatch:
             name = start + len(_CALL)
             if not self._in_word(pending, start):
                 brace = pending.find('{', name, start + self._longest + 1)
-                if pending.startswith(_CALL, start) and pending[name:brace] in self._names:
+                if brace > name and pending.startswith(_CALL, start) \
+                        and pending[name:brace] in self._names:
                     self._pass(pending[:start], out)
                     self._held.append(pending[start:brace + 1])
                     self._mode, self._depth, self._in_string = _Mode.CALL, 1, False

@@ -17,6 +17,7 @@ from gemma_thor_ros.text.call_syntax import DELIMITER, Bare, Malformed, Node, Qu
 from gemma_thor_ros.text.normalize_tools import NAME
 from gemma_thor_ros.text.writer import MAX_DEPTH
 
+_AROUND_NAME = f'"\'`: \t\r\n{DELIMITER}'
 _QUOTES = (DELIMITER, '"', "'")
 _BLANK = re.compile(r'\s*+')
 _PREFIX = re.compile(r'\s*+(?:call\b)?+\s*+:')
@@ -38,7 +39,7 @@ def read_tolerant(body: str, declared: Container[str]) -> RawCall | None:
         return None
     start = min(starts)
     prefix = _PREFIX.match(body, 0, start)
-    name = body[prefix.end() if prefix else 0:start].strip().strip(f'"\'`{DELIMITER}').strip()
+    name = body[prefix.end() if prefix else 0:start].strip(_AROUND_NAME)
     if name not in declared and not NAME.fullmatch(name):
         return None
     reader = _Reader(body)
@@ -166,7 +167,7 @@ class _Reader:
                 position += 1
                 continue
             text = self.body[start:position].strip()
-            if not text or following not in (',', close) or not following:
+            if not text or text[-1] == ',' or not following or following not in (',', close):
                 raise Malformed
             return Bare(text), position
 

@@ -24,7 +24,7 @@ from gemma_thor_ros.text.controls import CORE, MEDIA, ControlTokens
 _SPACE = '\u2581'                 # what the vocabulary writes for a blank
 _CACHED_CHARS = 64                # texts up to this length are encoded once and remembered
 _CACHED_TEXTS = 8192
-_SAMPLE = ' a  b\nç 日 \U0001f916\t{x:1.5}'
+_SAMPLE = ' A  b\nç e\u0301 日 \U0001f916\t{x:1.5}'
 
 
 class Tokenizer:
