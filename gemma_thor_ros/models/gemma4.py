@@ -25,6 +25,7 @@ from gemma_thor_ros.ops.linear import LinearWeight, StoredWeight, TableWeight
 from gemma_thor_ros.ops.moe import ExpertWeights
 from gemma_thor_ros.ops.rounding import Rounding, round_to_bf16
 from gemma_thor_ros.ops.table import OpTable, WeightLoader, cpu_op_table
+from gemma_thor_ros.schema import ConfigError
 
 Array = npt.NDArray[Any]
 LayerTap = Callable[[int, Array], None]
@@ -80,8 +81,8 @@ class Gemma4:
         self.dtype = np.dtype(dtype)
         self.rounding = rounding
         loader = WeightLoader(dtype, weight_budget_bytes)
-        self._table: TableWeight = loader.table(weights['embed_tokens'])
-        self._norm = loader.vector(weights['norm'])
+        self._table: TableWeight = loader.table(_get(weights, 'embed_tokens'))
+        self._norm = loader.vector(_get(weights, 'norm'))
         self._layers = [_load_layer(config, weights, layer, loader)
                         for layer in range(config.num_hidden_layers)]
         self.resident_bytes = loader.resident_bytes   # matrices kept dequantised
@@ -192,12 +193,18 @@ class _Step:
         return act.branch_sum
 
 
+def _get(weights: Mapping[str, StoredWeight], name: str) -> StoredWeight:
+    if name not in weights:
+        raise ConfigError(f'the checkpoint has no tensor {name}')
+    return weights[name]
+
+
 def _load_layer(config: ModelConfig, weights: Mapping[str, StoredWeight], index: int,
                 loader: WeightLoader) -> _Layer:
     prefix = f'layers.{index}.'
 
     def get(name: str) -> StoredWeight:
-        return weights[prefix + name]
+        return _get(weights, prefix + name)
 
     shape = config.geometry(index)
     projections = ['q_proj', 'k_proj'] + (['v_proj'] if shape.has_v_proj else [])

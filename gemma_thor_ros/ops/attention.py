@@ -79,7 +79,9 @@ def _plan_span(span: AttentionSpan, decode: bool, window: int | None, page_size:
     num_keys = (end - base + step - 1) // step * step
     ids = np.zeros(num_keys // page_size, np.int64)
     low, high = first // page_size, (end + page_size - 1) // page_size
-    ids[low - base // page_size:high - base // page_size] = span.pages[low:high]
+    held = span.pages[low:high]
+    assert held.size == high - low and held.min() >= 0, (span, window)
+    ids[low - base // page_size:high - base // page_size] = held
     keys = np.arange(base, base + num_keys, dtype=np.int64)
     tiles = []
     row = 0

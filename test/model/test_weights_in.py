@@ -21,6 +21,7 @@ from forward import (
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.gemma4 import Gemma4
 from gemma_thor_ros.ops import linear
+from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.canonical import DenseWeight, Nvfp4Weight
 
 TOKENS = [5, 17, 80, 3, 3, 41, 66, 2, 9, 30]
@@ -75,6 +76,14 @@ def test_weights_over_the_budget_are_not_kept() -> None:
         np.prod(weight.shape) for weight in weights.values() if len(weight.shape) > 1)
     part = Gemma4(config, weights, weight_budget_bytes=whole.resident_bytes // 2)
     assert 0 < part.resident_bytes <= whole.resident_bytes // 2
+
+
+def test_a_missing_tensor_is_named() -> None:
+    config = ModelConfig.from_dict(TINY_MOE)
+    weights = random_weights(config)
+    del weights['layers.2.router.scale']
+    with pytest.raises(ConfigError, match=r'layers\.2\.router\.scale'):
+        Gemma4(config, weights)
 
 
 def test_bf16_equals_float32() -> None:
