@@ -194,9 +194,11 @@ class _Step:
 
 
 def _get(weights: Mapping[str, StoredWeight], name: str) -> StoredWeight:
-    if name not in weights:
-        raise ConfigError(f'the checkpoint has no tensor {name}')
-    return weights[name]
+    # asked for once only: a checkpoint makes stacked experts at every access
+    try:
+        return weights[name]
+    except KeyError:
+        raise ConfigError(f'the checkpoint has no tensor {name}') from None
 
 
 def _load_layer(config: ModelConfig, weights: Mapping[str, StoredWeight], index: int,
