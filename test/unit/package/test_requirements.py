@@ -3,9 +3,11 @@
 """One version everywhere; requirements that agree between pip's, Jazzy's and the lock's lists."""
 from __future__ import annotations
 
+import ast
 import importlib.util
 import pathlib
 import re
+import sys
 import tomllib
 import types
 import xml.etree.ElementTree as ElementTree
@@ -15,6 +17,13 @@ import pytest
 import gemma_thor_ros
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+# Name of the import -> name at the registry, where they differ.
+IMPORT_NAMES = {'yaml': 'pyyaml'}
+ROS_ENDINGS = ('_msgs', '_srvs', '_interfaces', 'rosidl_parser')
+OPTIONAL = {'cupy', 'tf2_ros'}
+# Loaded by rclpy itself, or used by our interfaces.
+NEVER_IMPORTED = {'ros-rmw-fastrtps-cpp', 'ros-rcl-logging-spdlog', 'ros-lifecycle-msgs',
+                  'ros-sensor-msgs'}
 PIN = re.compile(r'([A-Za-z0-9._-]+)==([^; ]+)')
 
 
@@ -88,6 +97,36 @@ def test_jazzy_differs_in_numpy_and_ros_alone() -> None:
     assert jazzy.pop('numpy') == {'1.26.4'}
     here.pop('numpy')
     assert jazzy == here
+
+
+def imported_packages() -> set[str]:
+    """Top-level names that the package imports, without the standard library and our own."""
+    names = set()
+    for path in (ROOT / 'gemma_thor_ros').rglob('*.py'):
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split('.')[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.split('.')[0])
+    return names - set(sys.stdlib_module_names) - {'gemma_thor_ros'}
+
+
+def test_what_is_imported_is_required_and_nothing_else() -> None:
+    table = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))
+    required = set(pins(table['project']['dependencies']))
+    imported = {IMPORT_NAMES.get(name, name) for name in imported_packages()} - OPTIONAL
+    ros = {name for name in imported if name == 'rclpy' or name.endswith(ROS_ENDINGS)}
+    wanted = {f'ros-{name.replace("_", "-")}' if name in ros else name for name in imported}
+    assert required == wanted | NEVER_IMPORTED
+    assert not wanted & NEVER_IMPORTED
+
+
+def test_package_xml_names_what_is_imported() -> None:
+    package = ElementTree.parse(ROOT / 'package.xml').getroot()
+    named = {element.text for tag in ('depend', 'exec_depend') for element in package.iter(tag)}
+    ros = {name for name in imported_packages() if name == 'rclpy' or name.endswith(ROS_ENDINGS)}
+    assert ros <= named
 
 
 def test_package_xml_names_what_the_interfaces_use() -> None:
