@@ -8,9 +8,11 @@ and return at once. Requests, tools and messages are other files' business.
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from builtin_interfaces.msg import Time
@@ -20,6 +22,7 @@ from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 
 import gemma_thor_ros.msg as msg
+from gemma_thor_ros import resources
 from gemma_thor_ros.chat import Chat
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime, State
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from gemma_thor_ros.ros.bridge import ToolBridge
     from gemma_thor_ros.server.run import Sidecar
 
+_log = logging.getLogger(__name__)
+
 NODE_NAME = 'llm_node'
 # Each request that is under way occupies a thread of the pool; what is left answers refusals.
 DATA_THREADS = 256
@@ -47,6 +52,23 @@ MAX_REQUESTS = DATA_THREADS - 8
 TOOL_EVENTS_QOS = QoSProfile(depth=100)
 _SUCCESS = TransitionCallbackReturn.SUCCESS
 _FAILURE = TransitionCallbackReturn.FAILURE
+
+
+_Transition = Callable[['LlmNode', LifecycleState], TransitionCallbackReturn]
+
+
+def _logged(transition: _Transition) -> _Transition:
+    """Log what a transition raises: rclpy turns it into ERROR without a word."""
+
+    @functools.wraps(transition)
+    def run(node: LlmNode, state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            return transition(node, state)
+        except Exception:
+            _log.exception('%s failed', transition.__name__)
+            raise
+
+    return run
 
 
 class LlmNode(LifecycleNode):
@@ -144,6 +166,7 @@ class LlmNode(LifecycleNode):
 
     # Lifecycle. All of it runs in the control thread.
 
+    @_logged
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Check settings, policy and checkpoint, begin to load; FAILURE with the reason held."""
         with self._transition:
@@ -165,6 +188,7 @@ class LlmNode(LifecycleNode):
                 return _FAILURE
         return _SUCCESS
 
+    @_logged
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Open for requests; FAILURE with the reason until the model is ready."""
         try:
@@ -179,17 +203,20 @@ class LlmNode(LifecycleNode):
         self.get_logger().info(f'active: {self.get_fully_qualified_name()}/chat takes goals')
         return _SUCCESS
 
+    @_logged
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Refuse new requests and cancel those under way."""
         self._deactivate('the node was deactivated')
         return _SUCCESS
 
+    @_logged
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free the engine, the endpoint and the tools."""
         self._free(float(self.config['engine.stop_timeout']))
         self._fault = ''
         return _SUCCESS
 
+    @_logged
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Do what deactivate and cleanup do, from any state."""
         self._deactivate('the node was shut down')
@@ -204,10 +231,21 @@ class LlmNode(LifecycleNode):
         return _SUCCESS
 
     def _make_bridge(self) -> None:
-        if self.config['tools.policy_file']:
-            from gemma_thor_ros.ros.bridge import ToolBridge
+        path = self.config['tools.policy_file']
+        if not path:
+            return
+        from gemma_thor_ros.ros.bridge import ToolBridge  # not needed without a policy
+        from gemma_thor_ros.ros.policy import load_policy
 
-            self._bridge = ToolBridge(self, self.config, self._heartbeat.instance_id)
+        if path == 'demo':
+            path = resources.folder('config') / 'tools' / 'demo.yaml'
+        self._bridge = ToolBridge(
+            self,
+            load_policy(path),
+            instance_id=self._heartbeat.instance_id,
+            guard=self.config['tools.guard'],
+            dry_run=self.config['tools.dry_run'],
+        )
 
     def _start_sidecar(self, runtime: NodeRuntime) -> None:
         if not self.config['http.enabled']:
@@ -238,6 +276,8 @@ class LlmNode(LifecycleNode):
         if runtime is not None:
             ended = runtime.stop(max(limit - time.monotonic(), 0.1)) and ended
         if bridge is not None:
+            # Its calls end 0.2 s after their requests were cancelled.
+            ended = self._requests.wait_idle(max(limit - time.monotonic(), 0.3)) and ended
             bridge.close()
         self.parameters.freeze(False)
         if not self._closing:

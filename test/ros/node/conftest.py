@@ -197,8 +197,8 @@ def own_domain(tmp_path_factory):
 
 
 @pytest.fixture
-def fresh_peer(own_domain):
-    """A participant that has met no earlier node of the same name."""
+def fresh_peer(ros_env):
+    """A participant in the domain of the test."""
     peer = Peer()
     yield peer
     peer.close()
@@ -227,7 +227,7 @@ def start_module_node(tmp_path_factory):
 
 
 @pytest.fixture
-def start_node(tmp_path_factory):
+def start_node(ros_env, tmp_path_factory):
     """Start nodes that live as long as the test."""
     started = []
 
