@@ -35,9 +35,10 @@ class Case:
 
     def is_right(self, text: str) -> bool:
         """Judge generated text with its control tokens' markers, the stop token included."""
-        if self.expected in ('question', 'answer'):
-            called = '<|tool_call>' in text
-            return not called and text.removesuffix('<turn|>').rstrip().endswith('?') == (self.expected == 'question')
+        if self.expected == 'question':
+            return '<|tool_call>' not in text and text.removesuffix('<turn|>').rstrip().endswith('?')
+        if self.expected == 'answer':
+            return '<|tool_call>' not in text and text.endswith('<turn|>')
         return text == self.expected
 
 

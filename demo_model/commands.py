@@ -66,18 +66,27 @@ def noun_slots(rng: random.Random) -> dict[str, str]:
             'place': pick(rng, WORDS), 'c': pick(rng, COLOURS)}
 
 
-def _fill(template: str, rng: random.Random, slots: dict[str, str]) -> str:
+def fill(template: str, rng: random.Random, slots: dict[str, str]) -> str:
+    """One reading of a template with the given slots; nouns and clauses are drawn."""
     def slot(name: str) -> str:
         if name == 'w':
             return pick(rng, WORDS)
         if name == 'name':
             return random_name(rng)
+        if name == 'clause':
+            return fill(pick(rng, phrases.CLAUSES), rng, {})
         return slots[name] if name in slots else noun_slots(rng)[name]
     return expand(template, rng, slot)
 
 
 def _source(held: bool) -> Any:
     return held_phrases if held else phrases
+
+
+def _new_verb(rng: random.Random) -> tuple[str, str]:
+    """A verb that no list holds: the words beside it must tell."""
+    word = random_word(rng)
+    return word, word + 'ing'
 
 
 def _allowed_units(tool: Tool, base: tuple[str, ...]) -> tuple[str, ...]:
@@ -110,6 +119,8 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     elif draw < 0.35 and direction == 'backward':
         verbs, words = phrases.BACKWARD_VERBS, '' if rng.random() < 0.8 else words
     verb = verbs[int(rng.random() * len(verbs))]
+    if words and category == 'distance' and rng.random() < 0.05:
+        verb = _new_verb(rng)
     text = amount.text
     if rng.random() < 0.01 and text[0].isdigit() and category == 'distance':
         direction = 'backward'
@@ -120,7 +131,7 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     if category == 'a bit' or (words and rng.random() < 0.3):
         template = pick(rng, source.DRIVE_WHOLE)
         if category != 'a bit':
-            command.whole = _fill(template, rng, {**slots, 'V': verb[0]})
+            command.whole = fill(template, rng, {**slots, 'V': verb[0]})
             return command
     if category == 'a bit':
         template = pick(rng, ['{V} {D} {Q}', '{V} {Q} {D}', '{V} {D} {Q}', '{V} {D} {Q}, not more', '{V} {D} by {Q}', '{V} {D} just {Q}'])
@@ -128,8 +139,8 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
         template = pick(rng, source.DRIVE)
         if not words:
             template = re.sub(r' ?\{D\}[,:]?', '', template) if rng.random() < 0.5 else '{V} {Q}'
-    command.base = _fill(template, rng, {**slots, 'V': verb[0]})
-    command.ing = _fill(template, rng, {**slots, 'V': verb[1]})
+    command.base = fill(template, rng, {**slots, 'V': verb[0]})
+    command.ing = fill(template, rng, {**slots, 'V': verb[1]})
     return command
 
 
@@ -186,19 +197,21 @@ def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
         template = pick(rng, source.TURN)
     verbs = source.TURN_VERBS
     verb = verbs[int(rng.random() * len(verbs))]
+    if words and category == 'angle' and rng.random() < 0.05:
+        verb = _new_verb(rng)
     slots = {'Q': amount.text, 'D': words, 'N': name, 'side': side}
     if whole:
-        command.whole = _fill(whole, rng, {**slots, 'V': verb[0]})
+        command.whole = fill(whole, rng, {**slots, 'V': verb[0]})
     else:
-        command.base = _fill(template, rng, {**slots, 'V': verb[0]})
+        command.base = fill(template, rng, {**slots, 'V': verb[0]})
         if '{V}' in template:
-            command.ing = _fill(template, rng, {**slots, 'V': verb[1]})
+            command.ing = fill(template, rng, {**slots, 'V': verb[1]})
     return command
 
 
 def dock(tool: Tool, rng: random.Random, held: bool) -> Command:
     """A command to go to the dock."""
-    text = _fill(pick(rng, _source(held).DOCK), rng, {'dock': pick(rng, phrases.DOCK_NAMES)})
+    text = fill(pick(rng, _source(held).DOCK), rng, {'dock': pick(rng, phrases.DOCK_NAMES)})
     command = Command(tool, {}, 'drive to the dock', 'drove to the dock', category='dock')
     if text.startswith(('it is', 'time', 'your', 'back to', 'to the', 'you ', 'we ', 'that', 'mission', 'I want', 'off to', 'let us')):
         command.whole = text
@@ -210,26 +223,41 @@ def dock(tool: Tool, rng: random.Random, held: bool) -> Command:
 def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     """A command to speak a sentence; the sentence is copied as it stands."""
     source = _source(held)
+    text = open_text(rng) if rng.random() < 0.4 else fill(pick(rng, source.SAY_TEXTS), rng, {})
     if rng.random() < 0.15:
-        text = ' '.join(random_word(rng) for _ in range(rng.randint(1, 9)))
-    else:
-        text = _fill(pick(rng, source.SAY_TEXTS), rng, {})
-    if rng.random() < 0.12:
         text = text[:1].upper() + text[1:]
-    phrase = _fill(pick(rng, source.SAY), rng, {'T': '\0'}).replace('\0', text)
+    if rng.random() < 0.06:
+        text += pick(rng, ['!', '?', '!'])
+    phrase = fill(pick(rng, source.SAY), rng, {'T': '\0'}).replace('\0', text)
+    if not held and rng.random() < 0.06:
+        phrase = f'{random_word(rng)} {pick(rng, ["aloud", "out loud", "the words", "the sentence", "loudly"])}: {text}'
     return Command(tool, tool.arguments({'text': text}), f'say: {text}', f'said: {text}', base=phrase, category='say', open_end=True)
+
+
+_SMALL_WORDS = ('the', 'a', 'is', 'and', 'to', 'of', 'in', 'it', 'you', 'we', 'I', 'my', 'not', 'at', 'on', 'will', 'are', 'for', 'has', 'can', 'be', 'this', 'that', 'your', 'with', 'was', 'do', 'no', 'please')
+
+
+def open_text(rng: random.Random) -> str:
+    """A sentence of open words with small words, names and numbers between them."""
+    words = []
+    for _ in range(rng.randint(1, 10)):
+        draw = rng.random()
+        words.append(random_word(rng) if draw < 0.55 else pick(rng, _SMALL_WORDS) if draw < 0.88 else random_name(rng) if draw < 0.94 else str(rng.randint(1, 999)))
+        if rng.random() < 0.04:
+            words[-1] += ','
+    return ' '.join(words).rstrip(',')
 
 
 def _value(kind: str, rng: random.Random, held: bool) -> tuple[str, Any]:
     """Words and value for one argument of another tool."""
     if kind in ('place', 'object'):
-        text = _fill(pick(rng, PLACES if kind == 'place' else OBJECTS), rng, {})
+        text = fill(pick(rng, PLACES if kind == 'place' else OBJECTS), rng, {})
         return text, re.sub(r'^(the|a|an) ', '', text)
     if kind == 'colour':
         text = pick(rng, COLOURS)
         return text, text
     if kind == 'joint':
-        text = _fill(pick(rng, JOINTS), rng, {})
+        text = fill(pick(rng, JOINTS), rng, {})
         return text, text
     if kind == 'name':
         text = random_name(rng)
@@ -241,7 +269,7 @@ def _value(kind: str, rng: random.Random, held: bool) -> tuple[str, Any]:
         text = ' '.join(random_word(rng) for _ in range(rng.randint(1, 4)))
         return text, text
     if kind == 'text':
-        text = _fill(pick(rng, _source(held).SAY_TEXTS), rng, {})
+        text = open_text(rng) if rng.random() < 0.4 else fill(pick(rng, _source(held).SAY_TEXTS), rng, {})
         return text, text
     if kind == 'decimal':
         value, text = digits(rng, held)
@@ -261,8 +289,8 @@ def other(tool: Tool, rng: random.Random, held: bool) -> Command:
     for param in kind.params:
         words[param.key], values[param.key] = _value(param.kind, rng, held)
     template = pick(rng, kind.held if held else kind.commands)
-    base = _fill(template, rng, words)
-    return Command(tool, tool.arguments(values), _fill(kind.todo, rng, words), _fill(kind.done, rng, words), base=base, values=values,
+    base = fill(template, rng, words)
+    return Command(tool, tool.arguments(values), fill(kind.todo, rng, words), fill(kind.done, rng, words), base=base, values=values,
                    category='other',
                    open_end=any(param.kind in ('text', 'words') for param in kind.params))
 
@@ -283,9 +311,10 @@ def sentence(command: Command, rng: random.Random, held: bool) -> str:
         return command.base
     wrapper = pick(rng, wrappers)
     while ('{ing}' in wrapper and not command.ing) or (
+            command.open_end and command.base[-1] in '!?' and wrapper.endswith(('?', 'please'))) or (
             command.open_end and not wrapper.endswith(('{base}', '{base}?', '{base} please', '{base}, please', '{base}, robot'))):
         wrapper = pick(rng, wrappers)
-    return _fill(wrapper, rng, {'base': command.base, 'ing': command.ing})
+    return fill(wrapper, rng, {'base': command.base, 'ing': command.ing})
 
 
 UNIT_WORDS = tuple(word for forms in UNITS.values() for group in forms for word in group)

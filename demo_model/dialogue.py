@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from demo_model import smalltalk
-from demo_model.commands import Command, command_for, motion_command, sentence
+from demo_model.commands import Command, command_for, fill, motion_command, sentence
 from demo_model.intents import INTENTS
-from demo_model.motion_phrases import BACKWARD_WORDS, FORWARD_WORDS, LEFT_WORDS, RIGHT_WORDS, THINGS
+from demo_model.motion_phrases import BACKWARD_WORDS, CLAUSES, FORWARD_WORDS, LEFT_WORDS, RIGHT_WORDS, THINGS, TURN_VERBS, WRAPPERS
 from demo_model.phrasing import WORDS, expand, pick, random_name, roughen
 from demo_model.results import answer, draw_outcome
 from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, quantity
@@ -36,6 +36,11 @@ THREE = ('{a}, {b} and {c}', '{a}, then {b}, then {c}', 'first {a}, then {b} and
 AGAIN = ('again', 'once more', 'do it again', 'do that again', 'repeat that', 'one more time', 'same again', 'and again', 'again please', 'the same once more', 'repeat', 'do the same again', 'another time')
 BACK = {'drive': ('and back', 'now back', 'now the same way back', 'go back the same distance', 'and now the other way', 'the other way now', 'undo that', 'the opposite direction please', 'now in the opposite direction'),
         'turn': ('and back', 'now back', 'turn back', 'and now the other way', 'the other way now', 'undo that', 'the opposite direction please', 'now in the opposite direction', 'now the other side')}
+
+
+# Distances that are none.
+VAGUE = ('for {n} seconds', 'until I say stop', 'until you reach the {thing}', 'as far as you can', 'a few metres', 'some metres', 'several feet', 'a certain distance', 'for a while', 'a number of metres', 'some distance', 'to the {thing}',
+         'toward the {thing}', 'until the {thing}', 'a few centimetres', 'many metres', 'far', 'very far', 'as long as possible', 'a couple of times', 'some more', 'for a minute', 'until {name} comes', 'please', 'now', 'at {n} percent speed')
 
 
 @dataclass
@@ -66,7 +71,15 @@ def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
     if any(command.open_end for command in commands[:-1]) and template in ('{a}, {b}', '{a} plus {b}', '{a}, {b} and {c}', '{a} and {b} and {c}'):
         template = '{a} and then {b} and then {c}' if len(commands) == 3 else '{a} and then {b}'
     texts = {name: command.base or command.whole for name, command in zip(names, commands, strict=False)}
+    for name, command in zip(names, commands, strict=False):
+        if not command.open_end and rng.random() < 0.08:
+            texts[name] += ' ' + fill(pick(rng, CLAUSES), rng, {})
     return expand(template, rng, lambda slot: texts[slot])
+
+
+def _flipped(values: Json) -> Json:
+    flip = {'forward': 'backward', 'backward': 'forward', 'left': 'right', 'right': 'left'}
+    return {**values, 'direction': flip[values['direction']]}
 
 
 def _call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int) -> Episode:
@@ -75,6 +88,11 @@ def _call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int)
     weights = [4 if tool.intent in ('drive', 'turn') else 1 if tool.intent == 'dock' else 2 for tool in pool]
     commands = [command_for(rng.choices(pool, weights)[0], rng, held) for _ in range(count)]
     text = sentence(commands[0], rng, held) if count == 1 else _joined(commands, rng, held)
+    if count == 2 and commands[0].values and commands[0].tool.kind is None and rng.random() < 0.08:
+        text = commands[0].base or commands[0].whole
+        commands[1] = motion_command(commands[0].tool, _flipped(commands[0].values))
+        text += pick(rng, [' and back', ' and then back', ' and back again', ', then back', ' and come back', ' and then come back', ' and return', ', then return', ' and then go back', ' and then the same way back',
+                           ' and then the other way', ' and then the opposite', ' and after that the same back'])
     if any(command.open_end or command.tool.kind for command in commands):
         text = text if rng.random() < 0.5 or commands[0].tool.intent == 'say' else text[:1].upper() + text[1:]
         last = commands[-1]
@@ -102,6 +120,8 @@ def _question_episode(tools: list[Tool], rng: random.Random, held: bool) -> tupl
         else:
             user = _incomplete(pick(rng, ['drive', 'go', 'move', 'roll', 'head', 'drive', 'come']) + ' ' + words if forward or rng.random() < 0.6 else pick(rng, ['reverse', 'back up', 'back off']), rng, held)
             reply = f'How far should I drive {direction}?'
+            if rng.random() < 0.25:
+                user = user.rstrip('.!?') + ' ' + fill(pick(rng, VAGUE), rng, {})
         amount = quantity(rng, tuple(unit for unit in LENGTHS if 'unit' not in tool.values or unit in tool.values['unit']), held)
         if reply.endswith('direction?'):
             direction = 'forward' if rng.random() < 0.5 else 'backward'
@@ -113,7 +133,7 @@ def _question_episode(tools: list[Tool], rng: random.Random, held: bool) -> tupl
         side = 'left' if rng.random() < 0.5 else 'right'
         words = pick(rng, LEFT_WORDS if side == 'left' else RIGHT_WORDS)
         amount = quantity(rng, tuple(unit for unit in ANGLES if 'unit' not in tool.values or unit in tool.values['unit']), held)
-        verb = pick(rng, ['turn', 'rotate', 'turn', 'spin', 'pivot', 'swing'])
+        verb = pick(rng, ['turn', 'rotate', 'turn']) if rng.random() < 0.6 else TURN_VERBS[int(rng.random() * 17)][0]
         draw = rng.random()
         if draw < 0.15 and not held:
             user = _incomplete(verb, rng, held)
@@ -149,6 +169,10 @@ def _question_episode(tools: list[Tool], rng: random.Random, held: bool) -> tupl
 
 
 def _incomplete(phrase: str, rng: random.Random, held: bool) -> str:
+    if not held and rng.random() < 0.4:
+        wrapper = pick(rng, WRAPPERS)
+        if '{ing}' not in wrapper and '{n}' not in wrapper and '{clause}' not in wrapper:
+            return roughen(fill(wrapper, rng, {'base': phrase}), rng, NUMBER_WORDS, typo_rate=0.06)
     wrapped = pick(rng, ['{x}', '{x}', '{x}', 'please {x}', '{x} please', 'can you {x}?', 'could you {x}?', 'robot, {x}', 'I want you to {x}', '{x} now', 'now {x}', 'ok {x}', 'would you please {x}', "let's {x}", 'start to {x}',
                          'hey, {x}', '{x} for me', 'you should {x}', '{x} a certain amount', 'I need you to {x}', '{x}, robot', 'try to {x}'] if not held else ['{x} if you can', 'go on, {x}', 'might you {x}?', 'time to {x}'])
     return roughen(wrapped.replace('{x}', phrase), rng, NUMBER_WORDS, typo_rate=0.06)
@@ -200,8 +224,7 @@ def _episodes(tools: list[Tool], rng: random.Random, held: bool, last: Command |
         values = dict(last.values)
         texts = AGAIN
         if rng.random() < 0.5:
-            flip = {'forward': 'backward', 'backward': 'forward', 'left': 'right', 'right': 'left'}
-            values['direction'] = flip[values['direction']]
+            values = _flipped(values)
             texts = BACK[last.tool.intent]
         command = motion_command(last.tool, values)
         return [Episode(roughen(pick(rng, texts), rng, typo_rate=0.03), [command], thought=f'The user wants me to {command.todo}.', category='again')]

@@ -114,7 +114,7 @@ TURN_WHOLE = (
 # Angles that have names: {N} is the name, with its direction words {D}.
 NAMED_ANGLES = (
     (90, '(a|one) quarter turn'), (90, 'quarter turn'), (90, 'a (90|ninety) degree turn'), (90, 'a right angle'), (90, 'a quarter of a turn'),
-    (90, 'a quarter (circle|rotation)'), (180, '(a|one) half turn'), (180, 'half a turn'), (180, 'a half (circle|rotation|spin)'),
+    (90, 'a quarter (circle|rotation)'), (180, '(a |one |)half (turn|circle|spin|rotation)'), (360, '(a |)full (turn|circle|spin|rotation)'), (360, '(a|a full) 360'), (90, 'a 90'), (45, 'a 45'), (90, 'a ninety'), (180, 'a 180'), (180, 'half a turn'), (180, 'a half (circle|rotation|spin)'),
     (180, 'half a (circle|rotation)'), (360, '(a|one) full (turn|circle|rotation|spin)'), (360, 'a complete (turn|circle|rotation)'),
     (360, 'once (around|round|all the way around)'), (360, 'all the way (around|round)'), (360, 'a whole turn'), (270, 'three quarters of a turn'),
     (270, 'a three quarter turn'), (45, 'an eighth of a turn'), (45, 'an eighth turn'), (720, 'two full turns'), (540, 'one and a half turns'),
@@ -186,6 +186,17 @@ WRAPPERS = (
     'may I ask you to {base}', 'can I ask you to {base}?', 'could I get you to {base}?', "why don't you {base}?", 'listen, {base}', 'attention, {base}', 'come on, {base}',
     'quick, {base}', 'the floor is clean, so {base}', '{base} because the {thing} is in the way', '{base}, the {thing} is free', 'there is a {thing}, so {base}',
     'I have to clean here, {base}', '{name} says you should {base}', 'please {base} and tell me when you are done', '{base} and let me know', 'I wish you would {base}',
+)
+# Words around a command that change nothing; the numbers in them are not to be used.
+CLAUSES = (
+    'so that {name} can {w} the {thing}', 'so {name} can pass', 'because the {w} is {w}', 'because {name} said so', 'while I {w} the {w}', 'before the {w} comes',
+    'since {name} needs the {thing}', 'to {w} the {thing}', 'to give {name} some room', 'as {name} asked', 'like a {w}', 'with {w} care', 'as the {w} says', 'for the {w}',
+    'or the {w} will {w}', 'if the {w} is {w}', 'when the {w} is {w}', 'even if it is {w}', 'without {w}', 'at (half|low|full|slow|high) speed', 'at {n} percent speed',
+    'with {n} percent power', 'and be {w}', 'and do not touch the {thing}', 'and take your time', 'and tell {name}', 'and then tell me', 'and that is it', 'as fast as you can',
+    'as slowly as possible', 'past the {thing}', 'next to the {thing}', 'near the {thing}', 'in room {n}', 'before {n} o\'clock', 'within {n} seconds', 'you have {n} seconds',
+    'under the {thing}', 'through the {w}', 'into the {w}', 'onto the {w}', 'out of the {w}', 'there are {n} {w} here', 'the {thing} is {n} metres away', 'I am {n} years old',
+    'it is {n} o\'clock', 'the {w} is {w}', 'I see a {w}', 'we are {w}', 'you are {w}', 'that would be {w}', 'it is {w} here', '{name} is waiting', 'my {w} is there', 'watch the {thing}',
+    'please be careful', 'mind the {thing}', 'no rush', 'hurry up', 'and wait for {name}', 'and stay there', 'and hold', 'but not more', 'but slowly', 'but carefully', 'only once',
 )
 THINGS = ('table', 'door', 'wall', 'chair', 'shelf', 'window', 'box', 'sofa', 'desk', 'plant', 'lamp', 'cupboard', 'fridge', 'stairs', 'carpet', 'person', 'bin',
           'cabinet', 'bench', 'counter', 'cart', 'pillar', 'entrance', 'exit', 'corner', 'kitchen', 'hallway')

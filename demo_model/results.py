@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from demo_model.commands import Command
+from demo_model.commands import Command, open_text
 from demo_model.phrasing import WORDS, expand, pick, random_name
 
 Json = dict[str, Any]
@@ -62,6 +62,11 @@ def _reason(rng: random.Random, held: bool) -> str:
         if name == 'd':
             return f'{rng.randint(0, 20)}.{rng.randint(1, 9)}'
         return pick(rng, WORDS)
+    if rng.random() < 0.35:
+        text = open_text(rng)
+        if rng.random() < 0.3:
+            text = f'{pick(rng, WORDS)}{pick(rng, [": ", "; ", " - ", " (", ", "])}{text}'
+        return text
     return expand(pick(rng, HELD_REASONS if held else REASONS), rng, slot)
 
 
