@@ -32,7 +32,7 @@ lint() {
   local -A commands=(
     [ruff]="ruff check ."
     [mypy]="mypy"
-    [imports]="lint-imports"
+    [imports]="lint-imports --no-logo"
   )
   for name in ruff mypy imports; do
     printf '\n== %s\n' "$name"
