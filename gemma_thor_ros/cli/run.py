@@ -1,0 +1,252 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Verb `run`: node, endpoint and demo robot on this machine, and a conversation with the robot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import socket
+import sys
+import uuid
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from gemma_thor_ros.config import check
+from gemma_thor_ros.schema import ConfigError
+
+if TYPE_CHECKING:
+    from gemma_thor_ros.demo.session import DemoSession
+
+HELP = """/help    this list
+/where   where the robot is
+/reset   forget the conversation
+/quit    leave (also Ctrl-D); Ctrl-C stops an answer and the motion it started"""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add the verb."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        'run',
+        help='start node, endpoint and demo robot, and chat with the robot',
+        description='Start everything on this machine and talk to the demo robot; with --prompt, '
+        'run one turn and end. Exit code 0: answered, and every motion succeeded.',
+    )
+    parser.add_argument('--prompt', help='run one turn with these words and end')
+    parser.add_argument(
+        '--json',
+        action='store_true',
+        help='with --prompt: the last line is {text, tool_calls, pose_before, pose_after, ok}',
+    )
+    parser.add_argument(
+        '--http-port',
+        type=int,
+        help='port of the endpoint (8000, or a free one when that is taken)',
+    )
+    parser.add_argument(
+        '--set',
+        action='append',
+        default=[],
+        metavar='NAME=VALUE',
+        help='a setting of docs/settings.md, for example engine.context_length=1024',
+    )
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demo; 0 = fine, 1 = a motion or the answer failed, 2 = it could not start."""
+    if options.json and options.prompt is None:
+        raise ConfigError('--json needs --prompt')
+    if options.prompt is not None and not options.prompt.strip():
+        raise ConfigError('--prompt is empty')
+    signal.signal(signal.SIGTERM, _terminate)
+    console = Console(highlight=False, soft_wrap=True)
+    settings = _settings(options)
+    from gemma_thor_ros.demo.session import DemoSession
+
+    with _progress(console) as progress:
+        bar = progress.add_task('starting', total=1.0)
+
+        def report(stage: str, share: float) -> None:
+            progress.update(bar, description=stage, completed=share)
+
+        session = DemoSession(settings, report)
+        session.__enter__()
+    with session:
+        console.print(
+            f'Endpoint: http://127.0.0.1:{settings["http.port"]}/v1', style='dim', soft_wrap=True
+        )
+        if options.prompt is not None:
+            return _one_turn(session, options.prompt, console, options.json)
+        return _loop(session, console)
+
+
+class _Turn:
+    """One request to the robot, shown while it runs."""
+
+    def __init__(self, session: DemoSession, console: Console, session_id: str) -> None:
+        self._session = session
+        self._console = console
+        self._session_id = session_id
+        self.error = ''
+        self.text = ''
+        self.calls: list[dict[str, Any]] = []
+
+    def run(self, prompt: str) -> bool:
+        """Run it; True when the answer came and every call succeeded."""
+        from gemma_thor_ros.client import ChatError
+
+        call = self._session.client.start(
+            prompt,
+            execute_tools=True,
+            session_id=self._session_id,
+            on_tool_event=self._on_tool_event,
+        )
+        result = None
+        try:
+            for chunk in call:
+                if chunk.reasoning:
+                    self._console.print(Text(chunk.reasoning, style='dim italic'), end='')
+                self._console.print(Text(chunk.text), end='')
+            self._console.print()
+            result = call.result()
+        except KeyboardInterrupt:
+            call.cancel()
+            self.error = 'stopped'
+        except ChatError as error:
+            result, self.error = error.result, error.message
+        if self.error:
+            self._console.print(Text(self.error, style='red'))
+        if result is None:
+            return False
+        self.text = result.text
+        self.calls = [
+            {
+                'name': verdict.name,
+                'arguments': json.loads(verdict.arguments_json),
+                'status': verdict.status,
+                'reason': verdict.reason,
+            }
+            for verdict in result.tool_verdicts
+        ]
+        return not self.error and all(call['status'] == 'succeeded' for call in self.calls)
+
+    def _on_tool_event(self, event: Any) -> None:
+        from gemma_thor_ros.demo.session import call_text
+
+        if event.event == event.PROPOSED:
+            line = f'\n  {call_text(event.name, event.arguments_json)}'
+        elif event.event in (event.SENT, event.FINISHED, event.REFUSED, event.STOPPED):
+            words = {event.SENT: 'sent to ' + event.target, event.REFUSED: 'refused'}
+            line = f'  {words.get(event.event, event.status)} {event.detail}'.rstrip()
+        else:
+            return
+        self._console.print(Text(line, style='cyan'))
+
+
+def _one_turn(session: DemoSession, prompt: str, console: Console, as_json: bool) -> int:
+    before = session.pose()
+    turn = _Turn(session, console, '')
+    ok = turn.run(prompt)
+    after = session.pose()
+    console.print(_motion(before, after), style='dim')
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    'text': turn.text,
+                    'tool_calls': turn.calls,
+                    'pose_before': before.as_dict(),
+                    'pose_after': after.as_dict(),
+                    'ok': ok,
+                    **({'error': turn.error} if turn.error else {}),
+                },
+                ensure_ascii=False,
+            ),
+            flush=True,
+        )
+    return 0 if ok else 1
+
+
+def _loop(session: DemoSession, console: Console) -> int:
+    console.print(
+        'Talk to the robot: "drive two metres forward", "turn left 90 degrees", "go to the dock". '
+        '/help lists the commands.',
+        style='dim',
+        markup=False,
+    )
+    session_id = f'terminal-{uuid.uuid4().hex[:8]}'
+    while True:
+        try:
+            line = console.input('[bold]> [/bold]').strip()
+        except (EOFError, KeyboardInterrupt):
+            console.print()
+            return 0
+        if line == '/quit':
+            return 0
+        if line == '/where':
+            pose = session.pose()
+            console.print(_motion(pose, pose), style='dim')
+        elif line == '/reset':
+            session_id = f'terminal-{uuid.uuid4().hex[:8]}'
+        elif line.startswith('/'):
+            console.print(HELP, style='dim', markup=False)
+        elif line:
+            before = session.pose()
+            _Turn(session, console, session_id).run(line)
+            console.print(_motion(before, session.pose()), style='dim')
+
+
+def _motion(before: Any, after: Any) -> str:
+    text = f'robot at x {after.x:.2f} m, y {after.y:.2f} m, heading {math.degrees(after.yaw):.0f}°'
+    if before != after:
+        text += f' (was x {before.x:.2f}, y {before.y:.2f}, {math.degrees(before.yaw):.0f}°)'
+    return text
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the node's settings from the command line."""
+    settings: dict[str, Any] = {}
+    for item in options.set:
+        name, equals, value = item.partition('=')
+        if not equals:
+            raise ConfigError(f'--set {item}: expected NAME=VALUE')
+        settings[name] = check(name, yaml.safe_load(value) if value else '')
+    if options.http_port is not None:
+        settings['http.port'] = check('http.port', options.http_port)
+    elif 'http.port' not in settings:
+        settings['http.port'] = _port()
+    return settings
+
+
+def _port(wanted: int = 8000) -> int:
+    """Return the usual port, or a free one when it is taken."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(('127.0.0.1', port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise ConfigError('no free port on 127.0.0.1')
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn('{task.description}'),
+        BarColumn(),
+        console=Console(file=sys.stderr),
+        transient=True,
+    )
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
