@@ -40,7 +40,7 @@ def read_tolerant(body: str, declared: Container[str]) -> RawCall | None:
     start = min(starts)
     prefix = _PREFIX.match(body, 0, start)
     name = body[prefix.end() if prefix else 0:start].strip(_AROUND_NAME)
-    if name not in declared and not NAME.fullmatch(name):
+    if not name or (name not in declared and not NAME.fullmatch(name)):
         return None
     reader = _Reader(body)
     try:

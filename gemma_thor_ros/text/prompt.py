@@ -38,8 +38,7 @@ __all__ = ['PromptState', 'Segment', 'encode_segments', 'ensure_model_turn', 'pr
            'render', 'segments_text']
 
 Variant = Literal['large', 'small']
-_MEDIA = {'image': IMAGE, 'image_url': IMAGE, 'input_image': IMAGE, 'audio': AUDIO,
-          'input_audio': AUDIO, 'video': VIDEO}
+_MEDIA = {'image': IMAGE, 'image_url': IMAGE, 'audio': AUDIO, 'input_audio': AUDIO, 'video': VIDEO}
 _LABEL = 'thought\n'
 _CONTINUE = {False: '', None: '', '': '', True: 'content', 'content': 'content',
              'reasoning_content': 'reasoning', 'reasoning': 'reasoning'}
@@ -72,7 +71,8 @@ def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, A
         raise _bad(f"variant is {variant!r}, expected 'large' or 'small'", 'variant')
     if not messages:
         raise _bad('messages is empty', 'messages')
-    part = _CONTINUE.get(continue_final_message)
+    known = isinstance(continue_final_message, bool | str | None)
+    part = _CONTINUE.get(continue_final_message) if known else None
     if part is None:
         raise _bad(f'continue_final_message is {continue_final_message!r}, expected true, false, '
                    "'content' or 'reasoning_content'", 'continue_final_message')
@@ -173,11 +173,11 @@ class _Renderer:
     def _message(self, index: int, before: str, after: str, after_last_user: bool) -> None:
         out = self.out
         message = self.messages[index]
-        role = self.roles[index]
+        speaker = 'model' if self.roles[index] == 'assistant' else self.roles[index]
         open_part = self.open_part if index == len(self.messages) - 1 else ''
-        if not (role == 'assistant' and before == 'assistant'):
+        if not (speaker == 'model' and before == 'assistant'):
             out.control(TURN)
-            out.text('model\n' if role == 'assistant' else role + '\n')
+            out.text(speaker + '\n')
         calls = message.get('tool_calls') or ()
         thought = message.get('reasoning') or message.get('reasoning_content')
         if thought and (after_last_user or (self.preserve_thinking and calls)):
@@ -196,14 +196,14 @@ class _Renderer:
         for number, call in enumerate(calls):
             self._call(index, number, call)
         answered = self._responses(index, message, calls)
-        visible = self._content(index, role, message.get('content'), open_part)
+        visible = self._content(index, speaker, message.get('content'), open_part)
         self.last_kind = 'response' if answered else 'call' if calls else ''
         self.turn_open = True
         if open_part:
             return
         if calls and not answered:
             out.control(RESPONSE)
-        elif role == after == 'assistant':
+        elif speaker == 'model' and after == 'assistant':
             pass
         elif not answered or visible or after:
             out.control(TURN_END)
@@ -230,7 +230,7 @@ class _Renderer:
             for item in embedded:
                 if not isinstance(item, Mapping):
                     raise _bad(f'{where} must hold objects with name and response', where)
-                self._response(str(item.get('name', 'unknown')), item.get('response'), where)
+                self._response(str(item.get('name') or 'unknown'), item.get('response'), where)
             return True
         if not calls:
             return False
@@ -238,7 +238,7 @@ class _Renderer:
         while following < len(self.roles) and self.roles[following] == 'tool':
             reply = self.messages[following]
             name = reply.get('name')
-            name = name if isinstance(name, str) else 'unknown'
+            name = name if isinstance(name, str) and name else 'unknown'
             for call in calls:
                 if call.get('id') == reply.get('tool_call_id'):
                     name = call['function']['name']
@@ -269,9 +269,9 @@ class _Renderer:
         out.text('}')
         out.control(RESPONSE_END)
 
-    def _content(self, index: int, role: str, content: Any, open_part: str) -> bool:
+    def _content(self, index: int, speaker: str, content: Any, open_part: str) -> bool:
         """Write the visible content; True when there is any."""
-        trim = _strip_thinking if role == 'assistant' else str.strip
+        trim = _strip_thinking if speaker == 'model' else str.strip
         if isinstance(content, str):
             text = trim(content)
             self.out.text(text)
