@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import signal
@@ -78,8 +79,8 @@ def run(options: argparse.Namespace) -> int:
             progress.update(bar, description=stage, completed=share)
 
         session = DemoSession(settings, report)
-        session.__enter__()
-    with session:
+        session.start()
+    with contextlib.closing(session):
         console.print(
             f'Endpoint: http://127.0.0.1:{settings["http.port"]}/v1', style='dim', soft_wrap=True
         )

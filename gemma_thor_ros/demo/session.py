@@ -63,7 +63,7 @@ class Pose:
 
 
 class DemoSession:
-    """Use as a context manager; `client` talks to the node.
+    """`start` it, talk to it through `client`, `close` it.
 
     Raises:
         ConfigError: a process ended or did not get ready in time; with its last words.
@@ -86,7 +86,8 @@ class DemoSession:
         self._node_active = False
         self._guard_clear = False
 
-    def __enter__(self) -> DemoSession:
+    def start(self) -> None:
+        """Start everything and wait until all of it is ready."""
         try:
             for name in _MODULES:
                 self._children[name] = self._start(name)
@@ -95,10 +96,6 @@ class DemoSession:
         except BaseException:
             self.close()
             raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def pose(self) -> Pose:
         """Return a pose that was published after this call.
