@@ -33,6 +33,10 @@ install: ## as setup, with the Python modules copied (undoes dev)
 # Handed over by the environment, so that quotes in a prompt need no escaping.
 .PHONY: run
 run: export GEMMA_THOR_PROMPT := $(value PROMPT)
+# A ROS domain of its own, on this machine alone, unless the environment says otherwise: two runs
+# beside each other would share their topics.
+run: export ROS_AUTOMATIC_DISCOVERY_RANGE := $(or $(ROS_AUTOMATIC_DISCOVERY_RANGE),LOCALHOST)
+run: export ROS_DOMAIN_ID := $(or $(ROS_DOMAIN_ID),$(shell echo $$((RANDOM % 100 + 1))))
 run: setup ## the node, the HTTP endpoint and a demo robot, with a chat in this terminal
 	@$(VENV)/bin/gemma-thor run $(if $(value PROMPT),--prompt "$$GEMMA_THOR_PROMPT") $(if $(JSON),--json)
 
