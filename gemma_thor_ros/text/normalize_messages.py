@@ -10,6 +10,7 @@ is a RequestError that names the message.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -167,60 +168,82 @@ def _call(where: str, call: Any) -> Message:
 
 def _attach_results(messages: list[Message]) -> list[Message]:
     """Put each tool message behind its call; answer the calls that were left without one."""
-    replies: dict[int, list[Message]] = {}       # by the index of the calling message
-    open_calls: list[tuple[int, Message]] = []   # calls without a result, in order
-    calls: dict[int, list[Message]] = {}         # all calls of a message, with ids
-    next_id = 0
+    open_calls = _OpenCalls()
+    calls: dict[int, list[Message]] = {}         # calls by the index of their message
+    replies: dict[int, list[Message]] = {}       # results by the index of the calling message
     for index, message in enumerate(messages):
         if message.get('tool_calls') and not message.get('tool_responses'):
-            named = []
-            for call in message['tool_calls']:
-                # Own ids, so that two calls with one id (some clients reuse them) stay apart.
-                named.append({**call, 'id': f'#{next_id}', 'client_id': call.get('id')})
-                next_id += 1
-            calls[index] = named
-            open_calls += [(index, call) for call in named]
+            calls[index] = open_calls.add(index, message['tool_calls'])
             replies[index] = []
         elif message['role'] == 'tool':
-            caller, call = _answered(index, message, open_calls)
-            open_calls.remove((caller, call))
-            replies[caller].append({**message, 'tool_call_id': call['id']})
+            caller, call_id = open_calls.answer(index, message)
+            replies[caller].append({**message, 'tool_call_id': call_id})
     last_speaker = max((index for index, message in enumerate(messages)
                         if message['role'] != 'tool'), default=-1)
     out: list[Message] = []
     for index, message in enumerate(messages):
-        if message['role'] == 'tool':
-            continue
-        if index not in calls:
+        if index in calls:
+            out.append({**message, 'tool_calls': calls[index]})
+            out += replies[index]
+            if index != last_speaker:
+                out += [{'role': 'tool', 'tool_call_id': call_id, 'content': CANCELLED_RESULT}
+                        for call_id in open_calls.left(index)]
+        elif message['role'] != 'tool':
             out.append(message)
-            continue
-        out.append({**message, 'tool_calls': calls[index]})
-        out += replies[index]
-        if index != last_speaker:
-            out += [{'role': 'tool', 'tool_call_id': call['id'], 'content': CANCELLED_RESULT}
-                    for caller, call in open_calls if caller == index]
     return out
 
 
-def _answered(index: int, reply: Message,
-              open_calls: list[tuple[int, Message]]) -> tuple[int, Message]:
-    """The open call that a tool message answers: by id, else by name, else the oldest one."""
-    reply_id, name = reply.get('tool_call_id'), reply.get('name')
-    if reply_id is not None:
-        for caller, call in open_calls:
-            if call['client_id'] == reply_id:
-                return caller, call
-    # A result without a usable id is only taken for a call of the latest calling message.
-    latest = open_calls[-1][0] if open_calls else -1
-    for caller, call in open_calls:
-        if caller == latest and (name == call['function']['name']
-                                 or (name is None and reply_id is None)):
-            return caller, call
-    known = ', '.join(repr(call['client_id'] or call['function']['name'])
-                      for _, call in open_calls) or 'none'
-    label = f'tool_call_id {reply_id!r}' if reply_id is not None else f'name {name!r}'
-    raise _bad(f'messages[{index}]', f'is a tool result ({label}) that answers no open call; '
-          f'open calls: {known}')
+class _OpenCalls:
+    """Calls without a result. Each gets an id of its own, since some clients use one twice."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._latest = -1                                        # the last calling message
+        self._names: dict[int, dict[str, str]] = {}              # caller -> own id -> name
+        self._by_client: dict[str, dict[int, deque[str]]] = {}   # client's id -> caller -> own ids
+
+    def add(self, caller: int, calls: list[Message]) -> list[Message]:
+        """Enter the calls of a message; returns them with ids of their own."""
+        self._latest = caller
+        names = self._names[caller] = {}
+        out = []
+        for call in calls:
+            own = f'#{self._count}'
+            self._count += 1
+            names[own] = call['function']['name']
+            if 'id' in call:
+                self._by_client.setdefault(call['id'], {}).setdefault(caller, deque()).append(own)
+            out.append({**call, 'id': own})
+        return out
+
+    def answer(self, index: int, reply: Message) -> tuple[int, str]:
+        """Take the call that a result answers: by id, the newest message first; else, in the last
+        calling message, by name; else, for a result without both, the oldest there.
+        """
+        reply_id, name = reply.get('tool_call_id'), reply.get('name')
+        callers = self._by_client.get(reply_id, {}) if reply_id is not None else {}
+        while callers:
+            caller = next(reversed(callers))
+            while callers[caller]:
+                own = callers[caller].popleft()
+                if own in self._names[caller]:
+                    return self._take(caller, own)
+            del callers[caller]
+        for own, called in self._names.get(self._latest, {}).items():
+            if name == called or (name is None and reply_id is None):
+                return self._take(self._latest, own)
+        label = f'tool_call_id {reply_id!r}' if reply_id is not None else f'name {name!r}'
+        waiting = [own for names in self._names.values() for own in names]
+        raise _bad(f'messages[{index}]', f'is a tool result ({label}) that answers no open call; '
+                   f'{len(waiting)} calls are open')
+
+    def left(self, caller: int) -> list[str]:
+        """The ids of a message's calls that nobody answered."""
+        return list(self._names[caller])
+
+    def _take(self, caller: int, own: str) -> tuple[int, str]:
+        del self._names[caller][own]
+        return caller, own
 
 
 def _string(where: str, value: Any) -> str:

@@ -174,7 +174,8 @@ class OutputParser:
     def _control(self, token_id: int) -> None:
         controls = self._controls
         if self._state is _State.CALL:
-            if token_id == controls.quote or self._is_junk(token_id):
+            again = token_id == controls.call and not self._call_ids
+            if token_id == controls.quote or again or self._is_junk(token_id):
                 self._call_ids.append(token_id)
                 return
             self._end_call(closed=token_id == controls.call_end)
@@ -281,7 +282,9 @@ class OutputParser:
         """
         ids, self._call_ids = self._call_ids, []
         body, clean = self._body(ids)
-        if not balanced_counts or not self._call(body, strict=clean, closed=closed):
+        if not ids and not closed:
+            pass
+        elif not balanced_counts or not self._call(body, strict=clean, closed=closed):
             self._malformed.append(self._tokenizer.decode(self._known(ids)))
         self._begin_text()
 

@@ -234,14 +234,16 @@ class _Renderer:
             return True
         if not calls:
             return False
+        names = {call.get('id'): call['function']['name'] for call in calls
+                 if isinstance(call.get('id'), str | None)}
         following = index + 1
         while following < len(self.roles) and self.roles[following] == 'tool':
             reply = self.messages[following]
             name = reply.get('name')
             name = name if isinstance(name, str) and name else 'unknown'
-            for call in calls:
-                if call.get('id') == reply.get('tool_call_id'):
-                    name = call['function']['name']
+            reply_id = reply.get('tool_call_id')
+            if isinstance(reply_id, str | None):
+                name = names.get(reply_id, name)
             self._reply(following, name, reply.get('content'))
             following += 1
         return following > index + 1

@@ -213,6 +213,8 @@ def test_odd_schema_changes_nothing(tiny: Tokenizer, schema: Any) -> None:
     (f'{OPEN}<bos>call:f{{}}{CLOSE}{STOP}', [('f', True)], '', ''),
     (f'<pad>{OPEN}call:f{{}}{CLOSE}<mask>{STOP}', [('f', False)], '', ''),
     (f'{OPEN}call:f{{}}<tool_response|>Hi{STOP}', [('f', True)], 'Hi', ''),
+    (f'{OPEN}{OPEN}call:f{{}}{CLOSE}{STOP}', [('f', True)], '', ''),
+    (f'{OPEN}{STOP}', [], '', ''),
     # within an unclosed thought nothing acts
     (f'<|channel>thought\nx{OPEN}call:f{{}}{CLOSE}{STOP}', [('f', True)], '', 'x'),
     (f'<|channel>thought\nx{OPEN}call:f{{}}{CLOSE}{OPEN}call:g{{}}{CLOSE}{STOP}',

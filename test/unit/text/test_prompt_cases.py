@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,21 @@ def test_late_result_is_moved_to_its_call() -> None:
                     result('two', 'c1'), {'role': 'assistant', 'content': 'Done.'}, user('ok')])
     assert text.index('response:g{value:<|"|>two') < text.index('hurry')
     assert 'cancelled' not in text
+
+
+def test_reused_ids_go_to_the_newest_message() -> None:
+    text = text_of([user(), calling('f'), user('wait'), calling('g'), result('G', 'c0'),
+                    result('F', 'c0')])
+    assert text.index('response:f{value:<|"|>F') < text.index('wait')
+    assert text.index('response:g{value:<|"|>G') > text.index('wait')
+
+
+def test_many_calls_take_little_time() -> None:
+    names = ['f'] * 4000
+    replies = [result('r', f'c{number}') for number in reversed(range(len(names)))]
+    start = time.process_time()
+    render([user(), calling(*names), *replies])
+    assert time.process_time() - start < 2.0
 
 
 def test_results_without_ids_go_by_name_then_by_order() -> None:
