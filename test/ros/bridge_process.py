@@ -26,6 +26,11 @@ from gemma_thor_ros.ros.verdict import CallEvent
 from gemma_thor_ros.schema import FinishReason, ToolCall
 
 
+def say(line: str) -> None:
+    sys.stdout.write(f'{line}\n')
+    sys.stdout.flush()
+
+
 def main() -> None:
     policy, tool, arguments = sys.argv[1:]
     rclpy.init()
@@ -39,13 +44,13 @@ def main() -> None:
     heartbeat.start()
 
     def on_event(event: CallEvent) -> None:
-        print('event', event.step.name, event.status, event.detail, flush=True)
+        say(f'event {event.step.name} {event.status} {event.detail}')
 
     verdict = bridge.run(ToolCall('c1', tool, json.loads(arguments)), request_id='r1',
                          turn=TurnContext(FinishReason.TOOL_CALLS), on_event=on_event)
     fields = {**dataclasses.asdict(verdict), 'goal_id': verdict.goal_id.hex(),
               'outcome': verdict.outcome.name}
-    print('verdict', json.dumps(fields), flush=True)
+    say(f'verdict {json.dumps(fields)}')
 
 
 if __name__ == '__main__':

@@ -1,12 +1,14 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the ROS tests share: a domain of their own, child processes with time limits, a client node.
+"""What the ROS tests share: a domain, child processes with time limits, a client node.
 
-Every test has its own ROS_DOMAIN_ID, hears this host alone, and ends the processes it started.
+Every test (or file of tests) has its own ROS_DOMAIN_ID, hears this host alone, and ends the
+processes that it started.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -103,33 +105,6 @@ class Processes:
         return self.start(sys.executable, '-u', str(HERE / name), *arguments)
 
 
-@pytest.fixture
-def ros_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of this test's ROS processes; set in this process too."""
-    _DOMAINS.append(domain := _DOMAINS.pop(0))
-    log_dir = tmp_path / 'ros_log'
-    log_dir.mkdir()
-    values = {'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
-              'ROS_LOG_DIR': str(log_dir), 'PYTHONUNBUFFERED': '1'}
-    for name, value in values.items():
-        monkeypatch.setenv(name, value)
-    for name in ('ROS_STATIC_PEERS', 'RMW_IMPLEMENTATION', 'PYTHONPATH'):
-        monkeypatch.delenv(name, raising=False)
-    return dict(os.environ)
-
-
-@pytest.fixture
-def processes(ros_env: dict[str, str], tmp_path: Path,
-              request: pytest.FixtureRequest) -> Iterator[Processes]:
-    """Child processes; those still running at the end of the test are killed."""
-    started = Processes(ros_env, tmp_path)
-    yield started
-    for process in started.started:
-        process.end()
-    for process in started.started:      # shown by pytest when the test failed
-        sys.stdout.write(f'--- {process.popen.args}\n{process.output()}\n')
-
-
 class Client:
     """A node in this process that spins in a thread, with its own context."""
 
@@ -164,17 +139,73 @@ class Client:
         rclpy.try_shutdown(context=self.context)
 
     def _spin(self) -> None:
-        try:
+        with contextlib.suppress(ExternalShutdownException, ShutdownException):
             self._executor.spin()
-        except (ExternalShutdownException, ShutdownException):
-            pass
 
 
-@pytest.fixture
-def client(ros_env: dict[str, str]) -> Iterator[Client]:
-    """A spinning node in this process."""
+def _environment(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Set a ROS environment of its own in this process and return it for others."""
+    _DOMAINS.append(domain := _DOMAINS.pop(0))
+    log_dir = folder / 'ros_log'
+    log_dir.mkdir()
+    values = {'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
+              'ROS_LOG_DIR': str(log_dir), 'PYTHONUNBUFFERED': '1'}
+    for name, value in values.items():
+        patch.setenv(name, value)
+    for name in ('ROS_STATIC_PEERS', 'RMW_IMPLEMENTATION', 'PYTHONPATH'):
+        patch.delenv(name, raising=False)
+    return dict(os.environ)
+
+
+def _processes(env: dict[str, str], folder: Path) -> Iterator[Processes]:
+    started = Processes(env, folder)
+    yield started
+    for process in started.started:
+        process.end()
+    for process in started.started:      # shown by pytest when the test failed
+        sys.stdout.write(f'--- {process.popen.args}\n{process.output()}\n')
+
+
+def _client() -> Iterator[Client]:
     context = Context()
     rclpy.init(context=context)
     made = Client(Node('test_client', context=context), context)
     yield made
     made.close()
+
+
+@pytest.fixture
+def ros_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of this test's ROS processes; set in this process too."""
+    return _environment(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def processes(ros_env: dict[str, str], tmp_path: Path) -> Iterator[Processes]:
+    """Child processes; those still running at the end of the test are killed."""
+    yield from _processes(ros_env, tmp_path)
+
+
+@pytest.fixture
+def client(ros_env: dict[str, str]) -> Iterator[Client]:
+    """A spinning node in this process."""
+    yield from _client()
+
+
+# The same for all tests of a file, where starting the processes would take most of the time.
+
+@pytest.fixture(scope='module')
+def module_ros_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield _environment(tmp_path_factory.mktemp('ros'), patch)
+
+
+@pytest.fixture(scope='module')
+def module_processes(module_ros_env: dict[str, str],
+                     tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    yield from _processes(module_ros_env, tmp_path_factory.mktemp('processes'))
+
+
+@pytest.fixture(scope='module')
+def module_client(module_ros_env: dict[str, str]) -> Iterator[Client]:
+    yield from _client()

@@ -1,10 +1,11 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""An action server of type Drive whose behaviour the command line decides.
+"""Action servers of type Drive, one for each way in which a server may behave.
 
-    motion_server.py NAME BEHAVIOUR [SECONDS]
+    motion_server.py BEHAVIOUR=SECONDS ...
 
-Prints one line for each thing that happens: `<monotonic seconds> <event> <goal id>`.
+Each is named base/BEHAVIOUR. Prints a line for each thing that happens:
+`<monotonic seconds> <behaviour> <event> <goal id>`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BEHAVIOURS = (
     'abort',          # after SECONDS, with a reason
     'reject',         # the goal
     'late',           # acknowledges after SECONDS, then runs until cancelled
-    'silent',         # never acknowledges the goal
+    'later',          # the same
     'never',          # runs until cancelled
     'reject_cancel',  # runs for SECONDS whatever is asked
     'deaf',           # never answers a cancel, runs for SECONDS
@@ -35,30 +36,29 @@ BEHAVIOURS = (
 )
 
 
-def say(event: str, goal_id: bytes = b'') -> None:
-    print(f'{time.monotonic():.4f} {event} {goal_id.hex()}', flush=True)
-
-
 class Server:
-    def __init__(self, node: rclpy.node.Node, name: str, behaviour: str, seconds: float) -> None:
+    def __init__(self, node: rclpy.node.Node, behaviour: str, seconds: float) -> None:
         assert behaviour in BEHAVIOURS
         self.behaviour = behaviour
         self.seconds = seconds
         self.server = ActionServer(
-            node, Drive, name, self.execute, goal_callback=self.on_goal,
+            node, Drive, f'base/{behaviour}', self.execute, goal_callback=self.on_goal,
             cancel_callback=self.on_cancel, callback_group=ReentrantCallbackGroup())
 
+    def say(self, event: str, goal_id: bytes = b'') -> None:
+        # One write for a line: the threads of the executor print at the same time.
+        line = f'{time.monotonic():.4f} {self.behaviour} {event} {goal_id.hex()}\n'
+        os.write(1, line.encode())
+
     def on_goal(self, goal: Drive.Goal) -> GoalResponse:
-        say(f'goal({goal.distance:g})')
-        if self.behaviour == 'late':
+        self.say(f'goal({goal.distance:g})')
+        if self.behaviour in ('late', 'later'):
             time.sleep(self.seconds)
-        elif self.behaviour == 'silent':
-            time.sleep(3600.0)
-        say('answered')
+        self.say('answered')
         return GoalResponse.REJECT if self.behaviour == 'reject' else GoalResponse.ACCEPT
 
     def on_cancel(self, handle: object) -> CancelResponse:
-        say('cancel', bytes(handle.goal_id.uuid))
+        self.say('cancel', bytes(handle.goal_id.uuid))
         if self.behaviour == 'deaf':
             time.sleep(3600.0)
         reject = self.behaviour == 'reject_cancel'
@@ -66,21 +66,21 @@ class Server:
 
     def execute(self, handle: object) -> Drive.Result:
         goal_id = bytes(handle.goal_id.uuid)
-        say('executing', goal_id)
+        self.say('executing', goal_id)
         started = time.monotonic()
-        ends = self.behaviour not in ('never', 'late')
+        endless = self.behaviour in ('never', 'late', 'later')
         result = Drive.Result(distance_driven=abs(handle.request.distance), x=1.0)
-        while not ends or time.monotonic() - started < self.seconds:
+        while endless or time.monotonic() - started < self.seconds:
             if handle.is_cancel_requested and self.behaviour != 'stubborn':
                 handle.canceled()
-                say('canceled', goal_id)
+                self.say('canceled', goal_id)
                 return result
             if self.behaviour == 'flood':
                 handle.publish_feedback(Drive.Feedback(distance_driven=0.5, remaining=0.5))
             else:
                 time.sleep(0.005)
         if self.behaviour == 'die':
-            say('dies')
+            self.say('dies')
             os._exit(1)
         if self.behaviour == 'abort':
             result.error_code, result.error_msg = Drive.Result.BLOCKED, 'path blocked'
@@ -89,18 +89,20 @@ class Server:
             handle.canceled()
         else:
             handle.succeed()
-        say('ended', goal_id)
+        self.say('ended', goal_id)
         return result
 
 
 def main() -> None:
-    name, behaviour, seconds = (*sys.argv[1:], '0.2')[:3]
     rclpy.init()
     node = rclpy.create_node('motion_server')
-    executor = MultiThreadedExecutor(8)
+    executor = MultiThreadedExecutor(16)
     executor.add_node(node)
-    Server(node, name, behaviour, float(seconds))
-    say('ready')
+    servers = []
+    for argument in sys.argv[1:]:
+        behaviour, seconds = argument.split('=')
+        servers.append(Server(node, behaviour, float(seconds)))
+    os.write(1, b'ready\n')
     executor.spin()
 
 
