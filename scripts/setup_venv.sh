@@ -76,7 +76,7 @@ install_requirements() {
   current=$({ printf '%s\n' "$wanted"; cat "$constraints"; } | sha256sum)
   if ! is_current requirements "$current"; then
     say "installing the pinned requirements into $venv"
-    python_here "${pip[@]}" install --quiet --constraint constraints.txt \
+    python_here "${pip[@]}" install -qq --constraint constraints.txt \
       --constraint "$constraints" \
       --requirement <(printf '%s\n' "$wanted")
     mkdir -p "$stamps"
@@ -93,10 +93,10 @@ install_package() {
   check_build_tools
   say "building the package (the first time takes about a minute)"
   rm -rf "$wheels"
-  PATH=$PWD/$venv/bin:$PATH python_here "${pip[@]}" wheel --quiet --no-build-isolation --no-deps \
+  PATH=$PWD/$venv/bin:$PATH python_here "${pip[@]}" wheel -qq --no-build-isolation --no-deps \
     --wheel-dir "$wheels" .
   python_here scripts/link_sources.py --unlink
-  python_here "${pip[@]}" install --quiet --no-deps --force-reinstall "$wheels"/*.whl
+  python_here "${pip[@]}" install -qq --no-deps --force-reinstall "$wheels"/*.whl
   rm -rf "$wheels"
 }
 
