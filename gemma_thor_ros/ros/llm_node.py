@@ -64,7 +64,8 @@ def _logged(transition: _Transition) -> _Transition:
     def run(node: LlmNode, state: LifecycleState) -> TransitionCallbackReturn:
         try:
             return transition(node, state)
-        except Exception:
+        except Exception as error:
+            node.note_fault(f'{transition.__name__} failed: {type(error).__name__}: {error}')
             _log.exception('%s failed', transition.__name__)
             raise
 
@@ -146,6 +147,10 @@ class LlmNode(LifecycleNode):
         self._heartbeat.stop(left())
         return self._executors.stop(left()) and answered and ended
 
+    def note_fault(self, sentence: str) -> None:
+        """Hold why a transition failed, for engine_state and refusals."""
+        self._fault = sentence
+
     # What RequestRunner and Services ask of their host.
 
     def require_chat(self) -> Chat:
@@ -225,7 +230,6 @@ class LlmNode(LifecycleNode):
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Go back to unconfigured after a fault of ours in a transition."""
-        self._fault = 'a transition failed; the log has the reason'
         self._deactivate(self._fault)
         self._free(float(self.config['engine.stop_timeout']))
         return _SUCCESS
