@@ -66,7 +66,7 @@ def test_cupy_is_optional():
     assert 'cupy' in packages.optional_faults(lambda name: False)[0]
 
 
-def test_the_node_names_what_is_missing_and_ends_with_2():
+def test_the_node_names_what_is_missing_and_ends_with_2(tmp_path):
     """A real process in which two packages can't be found."""
     program = (
         'import importlib.metadata, sys\n'
@@ -80,7 +80,7 @@ def test_the_node_names_what_is_missing_and_ends_with_2():
         'sys.exit(node.main(["llm_node"]))\n'
     )
     done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=60, check=False, cwd=tmp_path)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith('llm_node: ')]
     assert 'tokenizers' in lines[-2] and 'uvicorn' in lines[-1]
