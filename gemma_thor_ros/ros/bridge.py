@@ -22,9 +22,10 @@ from rclpy.node import Node
 from rclpy.serialization import deserialize_message, serialize_message
 
 from gemma_thor_ros.action import RunChild
+from gemma_thor_ros.ros.binding import bind_policy
 from gemma_thor_ros.ros.checks import CheckedCall, TurnContext, check_call, check_duplicate
 from gemma_thor_ros.ros.guard_link import ChildLink, GuardLink, new_goal_id
-from gemma_thor_ros.ros.interfaces import bind_policy, message_text
+from gemma_thor_ros.ros.interfaces import message_text
 from gemma_thor_ros.ros.policy import Policy
 from gemma_thor_ros.ros.targets import forbidden_target
 from gemma_thor_ros.ros.verdict import (
@@ -37,8 +38,9 @@ from gemma_thor_ros.ros.verdict import (
 )
 from gemma_thor_ros.schema import ToolCall
 
+HELD_UP_S = 0.5                  # a wait that took so long says that this process was stopped
+PATIENCE_S = 1.0                 # to hear the guard again after that
 POLL_S = 0.02                    # how late a cancel of the request may be noticed
-GUARD_START_S = 1.0              # for the node and the guard to find each other
 GUARD_ANSWER_S = 2.0             # for the guard to take a goal, and to report beyond its limits
 GUARD_CANCEL_S = 3.0             # the guard's own limits after a cancel, with some room
 CANCEL_RESULT_S = 0.15           # after a cancel, before the caller is told
@@ -166,10 +168,7 @@ class ToolBridge:
 
     def _await_guard(self, run: _Run) -> None:
         """Refuse unless the guard is there, hears us and allows what the tool does."""
-        deadline = time.monotonic() + GUARD_START_S
-        while self.guard.fault() and self.guard.starting() and time.monotonic() < deadline:
-            if run.canceled:
-                break
+        while self.guard.fault() and self.guard.starting() and not run.canceled:
             time.sleep(POLL_S)
         self._check_now(run)
 
@@ -210,8 +209,8 @@ class ToolBridge:
             except queue.Empty:
                 kind, message = '', None
             now = time.monotonic()
-            if now - seen > GUARD_START_S / 2:
-                patience = now + GUARD_START_S   # this process itself was held up
+            if now - seen > HELD_UP_S:
+                patience = now + PATIENCE_S
             seen = now
             if kind == 'feedback':
                 self._tell_feedback(run, message)

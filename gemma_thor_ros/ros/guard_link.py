@@ -28,6 +28,7 @@ from gemma_thor_ros.action import RunChild
 from gemma_thor_ros.msg import GuardState
 
 MAX_STATE_AGE_S = 0.5            # older: no new goal
+START_S = 5.0                    # after this, who has not been found is not there
 LOST_AFTER_S = 1.0               # older: the goals on their way are lost
 DIRECT_CANCEL_S = 0.5
 CANCEL_SERVICE = '_action/cancel_goal'
@@ -47,6 +48,7 @@ class GuardLink:
         self.instance_id = instance_id
         self._node = node
         self._guard = guard
+        self._opened_at = time.monotonic()
         self._group = group
         self._lock = threading.Lock()
         self._latest: tuple[GuardState, float] | None = None
@@ -106,8 +108,9 @@ class GuardLink:
     def starting(self) -> bool:
         """Whether waiting a moment may help: guard and node are still finding each other."""
         state = self.state
-        return state is None or (self.state_age_s() <= MAX_STATE_AGE_S
-                                 and state.node_instance_id != self.instance_id)
+        unknown = state is None or (self.state_age_s() <= MAX_STATE_AGE_S
+                                    and state.node_instance_id != self.instance_id)
+        return unknown and time.monotonic() - self._opened_at < START_S
 
     def send(self, goal: RunChild.Goal) -> ChildLink:
         """Hand a child goal to the guard."""

@@ -116,6 +116,13 @@ class Client:
         self._thread = threading.Thread(target=self._spin, daemon=True)
         self._thread.start()
 
+    def do(self, function: Callable[[], Any]) -> Any:
+        """Run `function` in the spinning thread, where action clients and servers must be made.
+
+        They join the node before they are complete, and a spin that meets such a one ends.
+        """
+        return self.wait(self._executor.create_task(function))
+
     def wait(self, future: Any, timeout_s: float = 10.0) -> Any:
         """Wait for a future and return its result."""
         done = threading.Event()

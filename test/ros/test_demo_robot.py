@@ -32,8 +32,9 @@ class Robot:
         node.create_subscription(PoseStamped, '/demo_robot/pose', self.poses.append, 100)
         node.create_subscription(Bool, '/demo_robot/stop', lambda message: self.stops.append(
             (time.monotonic(), message.data)), 100)
-        self.clients = {action: ActionClient(node, action, f'/demo_robot/{name}') for action, name
-                        in ((Drive, 'drive'), (Turn, 'turn'), (Dock, 'dock'), (Say, 'say'))}
+        self.clients = client.do(lambda: {
+            action: ActionClient(node, action, f'/demo_robot/{name}') for action, name
+            in ((Drive, 'drive'), (Turn, 'turn'), (Dock, 'dock'), (Say, 'say'))})
         self.press = node.create_client(SetBool, '/demo_robot/press_stop')
         for action_client in self.clients.values():
             assert action_client.wait_for_server(20.0), self.process.output()
