@@ -12,7 +12,7 @@ import heapq
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -41,6 +41,7 @@ from gemma_thor_ros.stops import StopFilter
 from gemma_thor_ros.text.normalize_tools import tool_schemas
 from gemma_thor_ros.text.parser import OutputParser
 from gemma_thor_ros.text.prompt import ensure_model_turn, prompt_state, render
+from gemma_thor_ros.text.raw_output import RawOutput
 from gemma_thor_ros.text.segments import Segment, encode_segments, segments_text
 from gemma_thor_ros.text.tokenizer import Tokenizer
 
@@ -90,6 +91,11 @@ class Chat:
         self._config = config
         self._sessions = SessionStore(config['session.ttl'], config['session.max_sessions'])
         self._timer = _Timer()
+        self._listeners: list[Callable[[ChatRequest, ChatResult], None]] = []
+
+    def on_result(self, listener: Callable[[ChatRequest, ChatResult], None]) -> None:
+        """Call back at the end of each request, from its reader's thread; must be quick."""
+        self._listeners.append(listener)
 
     def submit(self, request: ChatRequest) -> ChatStream:
         """Check, render and queue a request; its answer arrives in the stream.
@@ -99,8 +105,9 @@ class Chat:
             limits.
         """
         config = self._config
-        validate.check_messages(request.messages, config)
-        validate.check_tools(request.tools, config)
+        if request.prompt is None:
+            validate.check_messages(request.messages, config)
+            validate.check_tools(request.tools, config)
         validate.check_stop(request.stop, config)
         sampling = validate.resolve_sampling(request.sampling, config)
         priority = validate.resolve_priority(request.priority, request.front_end, config)
@@ -118,17 +125,11 @@ class Chat:
             )
         history = self._begin(request, request_id)
         try:
-            prompt = self._render(request, history, request_id)
-            ids = tuple(encode_segments(prompt, self._tokenizer))
-            self._check_length(len(ids))
+            ids, parser = self._prepare(request, history, request_id)
+            self._check_length(len(ids), 'messages' if request.prompt is None else 'prompt')
             room = self._info.context_length - len(ids)
             if sampling.max_tokens > room:
                 sampling = _limited(sampling, room)
-            parser = OutputParser(
-                self._tokenizer,
-                tool_schemas(list(request.tools)),
-                prompt=prompt_state(prompt),
-            )
             outbox = self._engine.submit(
                 Request(
                     request_id,
@@ -233,6 +234,21 @@ class Chat:
         if request.session_id:
             self._sessions.abandon(request.session_id, request_id)
 
+    def _prepare(
+        self, request: ChatRequest, history: list[Message], request_id: str
+    ) -> tuple[tuple[int, ...], OutputParser | RawOutput]:
+        """Return the prompt's token ids and what reads the answer to it."""
+        if request.prompt is not None:
+            if isinstance(request.prompt, str):
+                ids = self.tokenize(request.prompt, add_bos=True)
+            else:
+                ids = list(request.prompt)
+            return tuple(ids), RawOutput(self._tokenizer)
+        prompt = self._render(request, history, request_id)
+        schemas = tool_schemas(list(request.tools))
+        parser = OutputParser(self._tokenizer, schemas, prompt=prompt_state(prompt))
+        return tuple(encode_segments(prompt, self._tokenizer)), parser
+
     def _render(
         self, request: ChatRequest, history: list[Message], request_id: str
     ) -> list[Segment]:
@@ -275,18 +291,20 @@ class Chat:
             )
         return segments
 
-    def _check_length(self, num_tokens: int) -> None:
+    def _check_length(self, num_tokens: int, param: str) -> None:
         context = self._info.context_length
         if num_tokens >= context:
             raise RequestError(
                 ErrorCode.CONTEXT_LENGTH,
                 f'the prompt has {num_tokens:,} tokens, the context is {context:,} tokens and '
                 'needs room for at least 1 token of answer',
-                'messages',
+                param,
             )
 
     def _finish(self, request: ChatRequest, result: ChatResult, num_prompt: int) -> None:
         """Keep the answer in the session; an answer that failed leaves the history as it was."""
+        for listener in self._listeners:
+            listener(request, result)
         if not request.session_id:
             return
         if result.finish_reason is FinishReason.ERROR or not (result.text or result.tool_calls):

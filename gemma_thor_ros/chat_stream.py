@@ -28,6 +28,7 @@ from gemma_thor_ros.schema import (
 )
 from gemma_thor_ros.stops import StopFilter
 from gemma_thor_ros.text.parser import OutputParser, ParserDelta
+from gemma_thor_ros.text.raw_output import RawOutput
 
 MAX_WAIT_S = 3600.0
 
@@ -38,7 +39,7 @@ class ChatStream:
     def __init__(
         self,
         outbox: Outbox,
-        parser: OutputParser,
+        parser: OutputParser | RawOutput,
         stops: StopFilter,
         cancel: Callable[[str], bool],
         on_end: Callable[[ChatResult], None],

@@ -157,6 +157,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s('request.max_messages', 1000, 'Messages of a request.', 1, 100000),
     _s('request.max_tools', 128, 'Tools of a request.', 0, 10000),
     _s('request.max_stop', 16, 'Stop strings of a request.', 0, 1000),
+    _s('request.max_choices', 16, 'Answers to one request: n, times its prompts.', 1, 1000),
     _s(
         'session.ttl',
         3600.0,
@@ -239,6 +240,29 @@ SETTINGS: tuple[Setting, ...] = (
         0.1,
         600.0,
         unit='s',
+    ),
+    _s(
+        'http.read_timeout',
+        30.0,
+        'A request whose head or body takes longer to arrive is dropped.',
+        0.1,
+        3600.0,
+        unit='s',
+    ),
+    _s(
+        'http.write_timeout',
+        30.0,
+        'An answer whose client takes nothing for so long is cancelled.',
+        0.1,
+        3600.0,
+        unit='s',
+    ),
+    _s(
+        'http.max_stored',
+        256,
+        'Answers of /v1/responses kept in memory for previous_response_id.',
+        0,
+        100000,
     ),
     _s(
         'tools.policy_file',

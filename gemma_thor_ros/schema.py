@@ -224,7 +224,9 @@ class ChatRequest:
     """What every front end asks of chat.py.
 
     `messages` and `tools` are in the OpenAI form (dicts), already JSON-decoded. None in `sampling`
-    values means the node's default. `session_id` '' means: no history is kept.
+    values means the node's default. `session_id` '' means: no history is kept. `prompt` goes to
+    the model as it is (text gets a bos in front) in place of messages, and the answer is plain
+    text: nothing in it is read as a thought or a call.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -240,3 +242,4 @@ class ChatRequest:
     front_end: str = 'local'
     choice: int = 0
     continue_final_message: bool = False
+    prompt: str | tuple[int, ...] | None = None
