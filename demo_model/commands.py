@@ -119,7 +119,7 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     elif draw < 0.35 and direction == 'backward':
         verbs, words = phrases.BACKWARD_VERBS, '' if rng.random() < 0.8 else words
     verb = verbs[int(rng.random() * len(verbs))]
-    if words and category == 'distance' and rng.random() < 0.05:
+    if category in ('distance', 'no direction') and rng.random() < 0.06:
         verb = _new_verb(rng)
     text = amount.text
     if rng.random() < 0.01 and text[0].isdigit() and category == 'distance':
@@ -280,6 +280,14 @@ def _value(kind: str, rng: random.Random, held: bool) -> tuple[str, Any]:
     return str(number), number
 
 
+def _by_name(tool: Tool, words: dict[str, str], rng: random.Random) -> str:
+    """A command that uses the tool's own name, and its arguments' names where there are several."""
+    name = re.sub(r'([a-z])([A-Z])', r'\1 \2', tool.name.replace('_', ' ').replace('-', ' ')).lower() if rng.random() < 0.7 else tool.name
+    parts = [f"{tool.names[key].replace('_', ' ')} {word}" if len(words) > 1 else word for key, word in words.items()]
+    joint = pick(rng, [' ', ' with ', ': ', ', ']) if parts else ''
+    return pick(rng, ['', '', 'use ', 'call ', 'run ', 'do ', 'start ']) + name + joint + ', '.join(parts)
+
+
 def other(tool: Tool, rng: random.Random, held: bool) -> Command:
     """A command for a tool of another kind."""
     kind = tool.kind
@@ -290,6 +298,8 @@ def other(tool: Tool, rng: random.Random, held: bool) -> Command:
         words[param.key], values[param.key] = _value(param.kind, rng, held)
     template = pick(rng, kind.held if held else kind.commands)
     base = fill(template, rng, words)
+    if not held and rng.random() < 0.15:
+        base = _by_name(tool, words, rng)
     return Command(tool, tool.arguments(values), fill(kind.todo, rng, words), fill(kind.done, rng, words), base=base, values=values,
                    category='other',
                    open_end=any(param.kind in ('text', 'words') for param in kind.params))

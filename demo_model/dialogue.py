@@ -14,7 +14,7 @@ from demo_model.intents import INTENTS
 from demo_model.motion_phrases import BACKWARD_WORDS, CLAUSES, FORWARD_WORDS, LEFT_WORDS, RIGHT_WORDS, THINGS, TURN_VERBS, WRAPPERS
 from demo_model.phrasing import WORDS, expand, pick, random_name, roughen
 from demo_model.results import answer, draw_outcome
-from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, quantity
+from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, Quantity, bare_number, quantity
 from demo_model.tools import Tool, draw_tools, other_tool
 
 Json = dict[str, Any]
@@ -30,10 +30,11 @@ SYSTEM_PROMPTS = (
 )
 JOINS = ('{a} and {b}', '{a} and {b}', '{a} and then {b}', '{a} and then {b}', '{a}, then {b}', '{a}, then {b}', '{a} then {b}', 'first {a}, then {b}', 'first {a} and then {b}', '{a}, and {b}', '{a}. Then {b}', '{a}. {b}',
          '{a}, after that {b}', '{a} and after that {b}', '{a}; {b}', '{a}, next {b}', '{a} and finally {b}', 'please {a} and {b}', 'please {a}, then {b}', 'can you {a} and then {b}?', '{a}, afterwards {b}', '{a}, and then please {b}',
-         '{a} before you {b}', 'robot, {a} and {b}', 'could you {a} and {b}?', '{a}, {b}', 'I want you to {a} and {b}', '{a} and also {b}', 'at first {a}, next {b}', '{a}. After that, {b}', '{a} plus {b}', 'once you {a}, {b}')
+         '{a} before you {b}', 'robot, {a} and {b}', 'could you {a} and {b}?', '{a}, {b}', 'I want you to {a} and {b}', '{a} and also {b}', 'at first {a}, next {b}', '{a}. After that, {b}', '{a} plus {b}', 'once you {a}, {b}', '{a}, {w} {b}', '{a} {w} {b}', '{a} and, {w}, {b}', '1. {a} 2. {b}', '1) {a}, 2) {b}', 'a: {a}; b: {b}', 'two tasks: {a}, {b}', 'step 1: {a}. step 2: {b}', 'do this: {a}, then this: {b}', '{a}. when finished, {b}',
+         'after you {a}, {b}', '{a} / {b}', '{a}. now {b}', '{a}. {w}, {b}', '{a}; then {b}', '{a}... then {b}', '{a}. And then {b}', '{w}, {a} and {b}', '{a}, {b}, {w}', '{a}, {b} {clause}', '{a} and {b}, {clause}', '{clause}, {a} and {b}', '{a}, and once done, {b}', '{a} as well as {b}')
 HELD_JOINS = ('{a} followed by this: {b}', 'start: {a}, second: {b}', '{a}, when that is done {b}', '{a} & {b}', 'do two things: {a} and {b}', '{a} - then {b}', 'you should {a} and subsequently {b}', '{a}. When ready, {b}')
 THREE = ('{a}, {b} and {c}', '{a}, then {b}, then {c}', 'first {a}, then {b} and then {c}', '{a} and {b} and {c}', '{a}. {b}. {c}', '{a}, then {b} and finally {c}')
-AGAIN = ('again', 'once more', 'do it again', 'do that again', 'repeat that', 'one more time', 'same again', 'and again', 'again please', 'the same once more', 'repeat', 'do the same again', 'another time')
+AGAIN = ('again', 'once more', 'do it again', 'do that again', 'repeat that', 'one more time', 'same again', 'try again', 'try it again', 'retry', 'please repeat', 'and again', 'again please', 'the same once more', 'repeat', 'do the same again', 'another time')
 BACK = {'drive': ('and back', 'now back', 'now the same way back', 'go back the same distance', 'and now the other way', 'the other way now', 'undo that', 'the opposite direction please', 'now in the opposite direction'),
         'turn': ('and back', 'now back', 'turn back', 'and now the other way', 'the other way now', 'undo that', 'the opposite direction please', 'now in the opposite direction', 'now the other side')}
 
@@ -68,13 +69,13 @@ class Dialogue:
 def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
     names = ('a', 'b', 'c')
     template = pick(rng, THREE if len(commands) == 3 else HELD_JOINS if held else JOINS)
-    if any(command.open_end for command in commands[:-1]) and template in ('{a}, {b}', '{a} plus {b}', '{a}, {b} and {c}', '{a} and {b} and {c}'):
+    if any(command.open_end for command in commands[:-1]) and template in ('{a}, {b}', '{a} plus {b}', '{a} {w} {b}', '{a}, {b}, {w}', '{a}, {w} {b}', '{a} / {b}', '{a} as well as {b}', '{a}, {b} and {c}', '{a} and {b} and {c}'):
         template = '{a} and then {b} and then {c}' if len(commands) == 3 else '{a} and then {b}'
     texts = {name: command.base or command.whole for name, command in zip(names, commands, strict=False)}
     for name, command in zip(names, commands, strict=False):
         if not command.open_end and rng.random() < 0.08:
             texts[name] += ' ' + fill(pick(rng, CLAUSES), rng, {})
-    return expand(template, rng, lambda slot: texts[slot])
+    return fill(template, rng, texts)
 
 
 def _flipped(values: Json) -> Json:
@@ -128,6 +129,9 @@ def _question_episode(tools: list[Tool], rng: random.Random, held: bool) -> tupl
             amount_text = f'{amount.text} {pick(rng, FORWARD_WORDS[:6] if direction == "forward" else BACKWARD_WORDS[:6])}'
         else:
             amount_text = amount.text
+        if 'unit' in tool.names and 'm' in tool.values.get('unit', {'m': ''}) and rng.random() < 0.2 and not reply.endswith('direction?'):
+            value, amount_text = bare_number(rng, held)
+            amount = Quantity(value, 'm', amount_text)
         command = motion_command(tool, {'distance': amount.value, 'unit': amount.unit, 'direction': direction})
     elif tool.intent == 'turn':
         side = 'left' if rng.random() < 0.5 else 'right'
@@ -143,6 +147,9 @@ def _question_episode(tools: list[Tool], rng: random.Random, held: bool) -> tupl
             reply, amount_text = 'Should I turn left or right?', words
         else:
             user = _incomplete(f'{verb} {words}', rng, held) if rng.random() < 0.9 else pick(rng, ['make', 'take', 'do']) + f' a {side} turn'
+            if 'unit' in tool.names and 'deg' in tool.values.get('unit', {'deg': ''}) and rng.random() < 0.25:
+                value, text = bare_number(rng, held)
+                amount = Quantity(value, 'deg', text)
             reply, amount_text = f'How far should I turn {side}?', amount.text
         command = motion_command(tool, {'angle': amount.value, 'unit': amount.unit, 'direction': side})
     elif tool.intent == 'say':
@@ -161,6 +168,12 @@ def _question_episode(tools: list[Tool], rng: random.Random, held: bool) -> tupl
             return Episode(user, reply=reply, thought=f'The tool {tool.name} fits, but something is missing.', category='missing'), None
     else:
         return _call_episode(tools, rng, held, 1), None
+    complete = [other for other in tools if other.kind is None and other is not tool]
+    if complete and tool.intent in ('drive', 'turn') and user[-1:] not in '.!?' and rng.random() < 0.15:
+        partner = command_for(rng.choice(complete), rng, held)
+        pair = (user, partner.base or partner.whole) if rng.random() < 0.6 or partner.open_end else (partner.base or partner.whole, user)
+        text = f'{pair[0]}{pick(rng, [" and ", " and then ", ", then ", " then ", ". Then "])}{pair[1]}'
+        return Episode(text, reply=reply, thought=f'The tool {tool.name} lacks a number.', category='missing'), None
     first = Episode(user, reply=reply, thought=f'The tool {tool.name} fits, but something is missing.', category='missing')
     if rng.random() < 0.4:
         return first, None

@@ -86,6 +86,8 @@ DRIVE_WHOLE = (
     'give me {Q} {D}', '(take|go for) a {Q} (drive|trip|run) {D}', 'make it {Q} {D}', 'let us do {Q} {D}',
     'move the robot {Q} {D}', 'move your base {D} by {Q}', 'get your wheels {Q} {D}', 'bring yourself {Q} {D}',
     'position yourself {Q} {D}', 'the goal is {Q} {D}', 'next (move|step|task): {Q} {D}', 'I said {Q} {D}',
+    '{D} / {Q}', '{Q} / {D}', '{D} = {Q}', '{Q} -> {D}', '{D} > {Q}', '{Q} : {D}', '({D}) {Q}', '{D} ({Q})', 'I {w} {Q} {D}', '{w} {Q} {D}', '{w}: {Q} {D}', 'we {w} {Q} {D}', 'the {w} is {Q} {D}', '{Q} {D} {clause}', '{D} {Q} {clause}',
+    '{Q} {D}, {clause}', 'it is {Q} {D}', 'that makes {Q} {D}', '{w} {w} {Q} {D}', 'one {w}: {Q} {D}', 'and {Q} {D}', 'ok {Q} {D}', '{name}, {Q} {D}', 'robot, {D} {Q}', 'can you do {Q} {D}?', 'could you do {Q} {D}', 'I ask for {Q} {D}',
     'put yourself {Q} {D} of here', 'relocate {Q} {D}', 'displace yourself by {Q} {D}', 'take {Q} {D}',
     'set off {D}, distance {Q}', 'go {D}, and the distance is {Q}', 'direction {D}, distance {Q}',
     'distance {Q}, direction {D}', 'your next move is {Q} {D}', 'another {Q} {D}', '{Q} more {D}',
@@ -108,6 +110,8 @@ TURN_WHOLE = (
     'make a turn of {Q} {D}', 'make a {Q} turn {D}', 'do a {Q} turn {D}', 'a {Q} turn {D}', 'take a {Q} turn {D}',
     'give me {Q} {D}', 'perform a {Q} rotation {D}', 'rotation {D} by {Q}', 'next turn: {Q} {D}', 'look {Q} {D}',
     'direction {D}, angle {Q}', 'angle {Q}, direction {D}', 'another {Q} {D}', '{Q} more {D}', 'make it {Q} {D}',
+    '{D} / {Q}', '{Q} / {D}', '{D} = {Q}', '{Q} -> {D}', '{D} > {Q}', '({D}) {Q}', 'I {w} {Q} {D}', '{w} {Q} {D}', '{w}: {Q} {D}', 'we {w} {Q} {D}', 'the {w} is {Q} {D}', '{Q} {D} {clause}', '{D} {Q} {clause}', '{Q} {D}, {clause}',
+    'it is {Q} {D}', '{w} {w} {Q} {D}', 'and {Q} {D}', 'ok {Q} {D}', '{name}, {Q} {D}', 'robot, {D} {Q}', 'can you do {Q} {D}?', 'could you do {Q} {D}', 'your {w} {Q} {D}', 'a {w} of {Q} {D}',
     'point yourself {Q} {D}', 'your nose {Q} {D}, please', 'correct your heading by {Q} {D}', 'heading {Q} {D}',
     'I am on your {side}, {V} {Q} {D}', 'hang a {side}, {Q}', '{side} turn {Q}', 'go {side}, {Q}',
 )
@@ -156,6 +160,11 @@ SAY = (
     'announce {T}', 'announce that {T}', 'announce: {T}', 'announce "{T}"', 'speak {T}', 'read this aloud: {T}', 'read out: {T}', 'read out "{T}"',
     'let them know that {T}', 'inform (everyone|everybody|the team) that {T}', 'repeat after me: {T}', 'repeat: {T}', 'speak out loud: {T}',
     'I want you to say {T}', 'use your voice to say {T}', 'shout {T}', 'call out {T}', 'utter {T}', 'say loudly {T}', 'say softly: {T}',
+    'say the (phrase|line|word|following words|message|next sentence) {T}', 'say this (line|text|word|phrase): {T}', 'say in a (loud|low|deep|friendly|soft|{w}) (voice|tone): {T}', 'say with a {w} voice: {T}',
+    'tell the (visitors|kids|guests|crowd|{w}) (over there |outside |)that {T}', '(communicate|express|declare|convey|mention|remark|explain|report|claim) that {T}', '(recite|whisper|yell|scream|mumble|articulate|declare|relay): {T}',
+    '(recite|whisper|yell|scream|relay|exclaim) "{T}"', 'make it known that {T}', 'spread the word that {T}', 'pass on the message: {T}', 'give the message {T}', 'give this message: {T}', 'deliver the message: {T}', 'deliver these words: {T}',
+    '(recite|whisper|yell|scream|exclaim) {T}', 'could you say: {T}', 'say something like {T}', 'say to {name}: {T}', 'say to (the|my) {w}: {T}', 'tell my {w} that {T}', 'speak (loudly|softly|clearly): {T}', 'talk and say {T}', 'your text: {T}',
+    'greet (us|them|the guests) with {T}', 'answer with the words {T}', 'the sentence to say is: {T}', 'here is what to say: {T}', 'what you say is {T}', 'open your mouth and say {T}', 'ask (them|everybody|{name}): {T}',
     'pronounce {T}', 'voice the sentence {T}', 'say it loud: {T}', 'speak up and say {T}', 'say to the guests: {T}', 'warn everyone that {T}',
 )
 SAY_TEXTS = (
@@ -196,6 +205,9 @@ CLAUSES = (
     'as slowly as possible', 'past the {thing}', 'next to the {thing}', 'near the {thing}', 'in room {n}', 'before {n} o\'clock', 'within {n} seconds', 'you have {n} seconds',
     'under the {thing}', 'through the {w}', 'into the {w}', 'onto the {w}', 'out of the {w}', 'there are {n} {w} here', 'the {thing} is {n} metres away', 'I am {n} years old',
     'it is {n} o\'clock', 'the {w} is {w}', 'I see a {w}', 'we are {w}', 'you are {w}', 'that would be {w}', 'it is {w} here', '{name} is waiting', 'my {w} is there', 'watch the {thing}',
+    'and call me back', 'and get back to me', 'I will be back soon', 'and answer me', 'and I will be right back', 'and say nothing', 'and be quiet', 'and let {name} know', 'and come to rest',
+    'at 0.{n} m/s', 'at {n} metres per second', 'with {n} m/s', 'at {n} m/s', 'at a speed of 0.{n} metres per second', 'right away', 'at once', 'in {n} seconds', 'after that {w}', 'over the {w}',
+    'as you did {w}', 'this is {w}', 'and {w}', 'and {w} {w}', 'while {w}', 'whenever {w}', 'unless {w}', 'until {w}', 'though {w}', '({w})', '({w} {w})', 'if you {w}', 'as {w} as possible', 'by {w}',
     'please be careful', 'mind the {thing}', 'no rush', 'hurry up', 'and wait for {name}', 'and stay there', 'and hold', 'but not more', 'but slowly', 'but carefully', 'only once',
 )
 THINGS = ('table', 'door', 'wall', 'chair', 'shelf', 'window', 'box', 'sofa', 'desk', 'plant', 'lamp', 'cupboard', 'fridge', 'stairs', 'carpet', 'person', 'bin',

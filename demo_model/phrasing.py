@@ -162,9 +162,9 @@ def roughen(text: str, rng: random.Random, keep: frozenset[str] = frozenset(),
     draw = rng.random()
     if draw < 0.45:
         text = text[:1].upper() + text[1:]
-    elif draw < 0.485:
+    elif draw < 0.5:
         text = text.upper()
-    elif draw < 0.51:
+    elif draw < 0.53:
         text = text.title()
     draw = rng.random()
     if text[-1:] not in '.!?':

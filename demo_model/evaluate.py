@@ -1,0 +1,99 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluate a checkpoint folder in the package's own engine on the CPU, greedily.
+
+    python -m demo_model.evaluate --cases 800 [--folder FOLDER] [--json]
+
+Exit code 1 when fewer than 90 % of the held-out simple motion commands are right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from demo_model.cases import Case, free_cases, generated_cases, table
+from gemma_thor_ros.chat import Chat
+from gemma_thor_ros.config import EngineConfig
+from gemma_thor_ros.load import Runtime
+from gemma_thor_ros.schema import ChatRequest
+from gemma_thor_ros.text.tokenizer import Tokenizer
+
+LIMIT_PERCENT = 90.0
+_AT_ONCE = 4
+
+
+def answers(chat: Chat, tokenizer: Tokenizer, cases: list[Case]) -> Iterator[str]:
+    """Greedy answers as text with the control tokens' markers, in the order of the cases."""
+    waiting: list[Any] = []
+    for case in cases:
+        if len(waiting) == _AT_ONCE:
+            yield tokenizer.decode(waiting.pop(0).result(600.0).token_ids)
+        waiting.append(chat.submit(ChatRequest(case.messages, case.tools, sampling={'temperature': 0.0, 'max_tokens': 160}, enable_thinking=False)))
+    for stream in waiting:
+        yield tokenizer.decode(stream.result(600.0).token_ids)
+
+
+def start(folder: str = 'demo') -> tuple[Runtime, Tokenizer]:
+    """The engine with a checkpoint, ready; 'demo' is the one in the package."""
+    runtime = Runtime(EngineConfig.from_mapping({'model.path': folder}))
+    runtime.start()
+    if not runtime.wait_ready(300.0):
+        raise SystemExit(f'{folder}: {runtime.error or runtime.state.value}')
+    path = Path(folder) if folder != 'demo' else Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model'
+    return runtime, Tokenizer.from_folder(path)
+
+
+def case_sets(count: int, hand_only: bool = False) -> dict[str, list[Case]]:
+    """The sets of the table in docs/demo_model.md."""
+    sets = {'by hand': free_cases()}
+    if not hand_only:
+        sets['held out, demo tools'] = generated_cases(count, 21)
+        sets['training phrasings, demo tools'] = generated_cases(count // 4, 22, held=False)
+        sets['held out, all tools'] = generated_cases(count // 2, 23, demo=False)
+    return sets
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--folder', default='demo')
+    parser.add_argument('--cases', type=int, default=800, help='held-out cases with the demo tools; the other sets are smaller')
+    parser.add_argument('--hand-only', action='store_true')
+    parser.add_argument('--json', action='store_true')
+    parser.add_argument('--wrong', type=Path, help='write the wrong answers there')
+    args = parser.parse_args()
+    runtime, tokenizer = start(args.folder)
+    results: dict[str, Any] = {}
+    wrong: list[dict[str, str]] = []
+    begin = time.monotonic()
+    try:
+        for name, cases in case_sets(args.cases, args.hand_only).items():
+            texts = list(track(answers(runtime.require_chat(), tokenizer, cases), name, len(cases), disable=args.json))
+            results[name] = table(cases, texts)
+            wrong += [{'set': name, 'category': case.category, 'user': str(case.messages[-1]['content']), 'expected': case.expected, 'got': text}
+                      for case, text in zip(cases, texts, strict=True) if not case.is_right(text)]
+    finally:
+        runtime.stop()
+    motion = results.get('held out, demo tools', {}).get('simple motion', {}).get('right_percent')
+    if args.wrong:
+        args.wrong.write_text(json.dumps(wrong, indent=1, ensure_ascii=False), encoding='utf-8')
+    if args.json:
+        print(json.dumps({'results': results, 'seconds': round(time.monotonic() - begin, 1)}))
+    else:
+        for name, rows in results.items():
+            print(f'\n{name}')
+            for category, row in rows.items():
+                print(f'  {category:28} {row["cases"]:5} {row["right_percent"]:6.1f} %')
+    sys.exit(1 if motion is not None and motion < LIMIT_PERCENT else 0)
+
+
+if __name__ == '__main__':
+    main()
