@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""ChatClient: the language model in a few lines of a robot node, blocking, asynchronous or streamed.
+"""ChatClient: the language model in a few lines of a robot node, blocking, async or streamed.
 
     client = ChatClient(node)
     print(client.ask('Where is the dock?'))
@@ -33,7 +33,7 @@ from gemma_thor_ros.action import Chat
 from gemma_thor_ros.msg import ChatMessage, ErrorCode, SamplingParams, TokenChunk, Tool, ToolEvent
 from gemma_thor_ros.srv import Ask
 
-Messages = str | ChatMessage | Sequence[ChatMessage]
+Messages = Any  # a user's words, a ChatMessage or a sequence of them
 
 # Deep enough for any burst; what is lost all the same is filled in from the result.
 _TOKENS_QOS = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
@@ -44,7 +44,7 @@ _GRACE_S = 5.0  # over the request's own time limit, for the way of its answer
 
 
 class ChatError(Exception):
-    """A request failed: `code` (ErrorCode constants), a sentence, and the result if there is one."""
+    """A request failed: `code` (an ErrorCode), a sentence, and the result if there is one."""
 
     def __init__(self, code: int, message: str, result: Any = None) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class ChatError(Exception):
 
 
 class ChatCall:
-    """One request under way. Iterate for its chunks, or ask for its result, or both in this order."""
+    """One request under way. Iterate for its chunks, ask for its result, or both in this order."""
 
     def __init__(self, client: ChatClient, goal: Any, on_tool_event: Any) -> None:
         self.request_id: str = goal.request_id
@@ -173,30 +173,36 @@ class ChatCall:
 class ChatClient:
     """Talks to the language model node.
 
-    The blocking calls work in any thread while the node is spun elsewhere, and also when nobody spins
-    it (then they do). Inside a callback of a single-threaded executor use `chat_async`.
+    The blocking calls work in any thread while the node is spun elsewhere, and also when nobody
+    spins it (then they do). Inside a callback of a single-threaded executor use `chat_async`.
 
     Args:
         node: the robot node.
         name: name of the language model node; relative names are in the node's namespace.
     """
 
-    def __init__(self, node: Node, name: str = 'llm_node', group: CallbackGroup | None = None) -> None:
+    def __init__(
+        self, node: Node, name: str = 'llm_node', group: CallbackGroup | None = None
+    ) -> None:
         self._node = node
         self._calls: dict[str, ChatCall] = {}
         self._lock = threading.Lock()
         self._gone_since = 0.0
+        self._own_executor: SingleThreadedExecutor | None = None
         group = group or ReentrantCallbackGroup()
         self._action: ActionClient[Any, Any, Any] = ActionClient(
             node, Chat, f'{name}/chat', callback_group=group
         )
-        self._ask = node.create_client(Ask, f'{name}/ask', callback_group=group)
+        self._ask: Any = node.create_client(Ask, f'{name}/ask', callback_group=group)
         self._tokens = node.create_subscription(
             TokenChunk, f'{name}/tokens', self._on_chunk, _TOKENS_QOS, callback_group=group
         )
 
     def destroy(self) -> None:
         """Take the client off the graph."""
+        if self._own_executor is not None:
+            self._own_executor.remove_node(self._node)
+            self._own_executor.shutdown()
         self._action.destroy()
         self._node.destroy_client(self._ask)
         self._node.destroy_subscription(self._tokens)
@@ -230,7 +236,7 @@ class ChatClient:
         while not done.is_set():
             self.turn(done.wait)
             self.check_time(started, timeout_s)
-        response = future.result()
+        response: Any = future.result()
         if response.error_code:
             raise ChatError(response.error_code, response.error_msg, response)
         return str(response.text)
@@ -310,22 +316,26 @@ class ChatClient:
 
     def turn(self, wait: Callable[[float], object]) -> None:
         """Wait a moment for something to happen, and spin the node if nobody else does."""
-        if self._node.executor is not None:
+        if self._is_spun_elsewhere():
             wait(_POLL_S)
             return
-        executor = SingleThreadedExecutor(context=self._node.context)
-        executor.add_node(self._node)
-        try:
-            executor.spin_once(_POLL_S)
-        finally:
-            executor.remove_node(self._node)
-            self._node.executor = None  # type: ignore[assignment]
-            executor.shutdown()
+        # One executor for all turns: done callbacks of futures are tasks that wait in it.
+        if self._own_executor is None:
+            self._own_executor = SingleThreadedExecutor(context=self._node.context)
+        if self._node.executor is not self._own_executor:
+            self._own_executor.add_node(self._node)
+        self._own_executor.spin_once(_POLL_S)
+
+    def _is_spun_elsewhere(self) -> bool:
+        executor = self._node.executor
+        if executor is None or executor is self._own_executor:
+            return False
+        return self._node in executor.get_nodes()
 
     def take(self, chunks: queue.SimpleQueue[Any]) -> Any:
         """Return what comes next, waiting a moment for it; None when nothing came."""
         wait_s = _POLL_S
-        if self._node.executor is None and chunks.empty():
+        if not self._is_spun_elsewhere() and chunks.empty():
             self.turn(time.sleep)
             wait_s = 0.001
         try:

@@ -1,10 +1,10 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""One ROS request from start to end: a single generation, or the agent loop that lets it use tools.
+"""One ROS request from start to end: one generation, or the agent loop that lets it use tools.
 
-Each round is a new chat request whose history holds the assistant message with its calls and the tool
-messages. Knows no action and no service: deltas go to a ChunkWriter, tool steps to a callback. Which
-calls may act is the tool bridge's to say.
+Each round is a new chat request whose history holds the assistant message with its calls and the
+tool messages. Knows no action and no service: deltas go to a ChunkWriter, tool steps to a
+callback. Which calls may act is the tool bridge's to say.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class Generation:
         """Generate, act on the calls and go on until the model answers without one.
 
         Raises:
-            RequestError: the first round was refused before any work; a later fault is in the result.
+            RequestError: the first round was refused before any work; a later fault is in the
+            result.
         """
         if acting is None:
             return self._rounds(request, None)
@@ -199,12 +200,16 @@ class Generation:
             return False
         turn = TurnContext(result.finish_reason)
         round_index = answer.rounds - 1
+
+        def on_event(event: CallEvent) -> None:
+            acting.on_event(event, round_index)
+
         for call in result.tool_calls:
-            # Also the calls of a turn that was cut go through the bridge: it refuses and reports them.
+            # The calls of a turn that was cut, too: the bridge refuses and reports them.
             verdict = acting.bridge.run(
                 call,
                 request_id=self._running.request_id,
-                on_event=lambda event, index=round_index: acting.on_event(event, index),
+                on_event=on_event,
                 cancel=self._running.cancelled,
                 turn=turn,
                 dry_run=acting.dry_run,

@@ -182,7 +182,7 @@ def verdict_from_ros(verdict: msg.ToolVerdict) -> Verdict:
 
 
 def tool_event_to_ros(event: CallEvent) -> msg.ToolEvent:
-    """Return the ROS message of one step of a call; its request and time are the caller's to add."""
+    """Return the ROS message of a step of a call; its request and time are the caller's to add."""
     return msg.ToolEvent(
         event=int(event.step),
         call_id=event.call_id,

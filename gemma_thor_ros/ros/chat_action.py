@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The action ~/chat: goals to requests, chunks and tool steps to feedback, cancels at any moment.
 
-Every goal is accepted, so that a refusal reaches the client as a result with code and sentence. Goals and
-cancels are taken in the control thread, each goal runs in a thread of the data pool.
+Every goal is accepted, so that a refusal reaches the client as a result with code and sentence.
+Goals and cancels are taken in the control thread, each goal runs in a thread of the data pool.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gemma_thor_ros.ros.request_runner import Acts, Listener, RequestRunner
 from gemma_thor_ros.ros.running import Running
 from gemma_thor_ros.schema import ErrorCode, RequestError
 
-# The goal's own status follows the cancel callback within moments; this only bounds the wait for it.
+# The goal's status follows the cancel callback within moments; this only bounds the wait.
 _CANCEL_STATUS_S = 1.0
 
 

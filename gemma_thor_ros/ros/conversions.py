@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ROS messages <-> plain schema objects, in pairs `x_from_ros` / `x_to_ros`.
 
-Pure functions; the only judgements here are about what a ROS field can hold and schema.py can't (JSON in
-text fields, sentinels, durations). What a value may be is validate.py's to say.
+Pure functions; the only judgements here are about what a ROS field can hold and schema.py can't
+(JSON in text fields, sentinels, durations). What a value may be is validate.py's to say.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ def chat_request_from_ros(goal: Any) -> ChatRequest:
     """Return the request of a Chat goal or a Chat service call (they share these fields).
 
     Raises:
-        RequestError: a text field that should hold JSON does not, a constant is unknown, a duration is
-            negative, or a feature is asked for that this build does not have.
+        RequestError: a text field that should hold JSON does not, a constant is unknown, a
+            duration is negative, or a feature is asked for that this build does not have.
     """
     if len(goal.request_id) > MAX_REQUEST_ID:
         raise _invalid(
-            f'request_id has {len(goal.request_id)} characters, at most {MAX_REQUEST_ID} are allowed',
+            f'request_id has {len(goal.request_id)} characters, at most {MAX_REQUEST_ID} are '
+            'allowed',
             'request_id',
         )
     sampling, stop = sampling_from_ros(goal.sampling)
@@ -147,7 +148,7 @@ def tool_to_ros(tool: dict[str, Any]) -> msg.Tool:
 
 
 def sampling_from_ros(params: msg.SamplingParams) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return (settings that the client gave, stop strings); what is absent is the node's default."""
+    """Return (settings that the client gave, stop strings); the absent are the node's defaults."""
     if params.num_draft_tokens > 0:
         raise RequestError(
             ErrorCode.UNSUPPORTED,
@@ -198,7 +199,7 @@ def thinking_from_ros(value: int) -> bool | None:
 
 def thinking_to_ros(value: bool | None) -> int:
     """Return the THINKING_* constant."""
-    return next(constant for constant, meaning in _THINKING.items() if meaning is value)
+    return int(next(number for number, meaning in _THINKING.items() if meaning is value))
 
 
 def priority_from_ros(value: int) -> Priority | None:
@@ -261,7 +262,7 @@ def json_from_ros(text: str, where: str) -> Any:
 
 
 def arguments_from_ros(text: str, where: str) -> tuple[str, dict[str, Any]]:
-    """Return (JSON text, object) of a call's arguments; empty and null mean none, as clients write them."""
+    """Return (JSON text, object) of a call's arguments; empty and null mean none."""
     if text.strip() in ('', 'null'):
         return '{}', {}
     value = json_from_ros(text, where)
@@ -276,7 +277,7 @@ def json_text(value: Any) -> str:
 
 
 def ros_text(text: str) -> str:
-    """Return `text` as a ROS string can carry it: no NUL (it would cut the text), no lone surrogate."""
+    """Return `text` as a ROS string can carry it: no NUL (which cuts it), no lone surrogate."""
     if '\0' in text:
         text = text.replace('\0', '\ufffd')
     try:

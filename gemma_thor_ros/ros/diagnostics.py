@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -83,7 +83,7 @@ class RequestCounters:
                 self._first_token_ms.append(result.timings.time_to_first_token_ms)
 
     def snapshot(self) -> tuple[Counters, float]:
-        """Return the counters and the median of recent times to first token in ms (0 = none yet)."""
+        """Return the counters and the median of recent times to first token in ms (0 = none)."""
         with self._lock:
             recent = sorted(self._first_token_ms)
             return self._counters, recent[len(recent) // 2] if recent else 0.0
@@ -177,7 +177,8 @@ class StatePublisher:
             self._states.publish(state)
         self._diagnostics.publish(
             DiagnosticArray(
-                header=Header(stamp=state.stamp), status=[self._engine_status(state), self._package_status()]
+                header=Header(stamp=state.stamp),
+                status=[self._engine_status(state), self._package_status()],
             )
         )
 
@@ -214,7 +215,7 @@ class StatePublisher:
         return self._status('packages', level, summary, values)
 
     def _status(
-        self, part: str, level: bytes, summary: str, values: dict[str, object]
+        self, part: str, level: bytes, summary: str, values: Mapping[str, object]
     ) -> DiagnosticStatus:
         name = self._node.get_fully_qualified_name().lstrip('/')
         return DiagnosticStatus(

@@ -3,8 +3,8 @@
 """Two executors for one node, so that work that blocks never holds up what must answer at once.
 
 rclpy gives a node to one executor. Here the node's callback groups are dealt out: groups listed as
-`control` (lifecycle services, action goals and cancels, parameters) run in a thread of their own, all
-others in a pool, where a callback may block for as long as a request runs.
+`control` (lifecycle services, action goals and cancels, parameters) run in a thread of their own,
+all others in a pool, where a callback may block for as long as a request runs.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from rclpy.executors import (
 from rclpy.node import Node
 
 _log = logging.getLogger(__name__)
+
+_FAULT_PAUSE_S = 0.01  # a fault that comes back at once must not fill the log at full speed
 
 
 class _ControlExecutor(SingleThreadedExecutor):
@@ -63,7 +65,7 @@ class _DataExecutor(MultiThreadedExecutor):
 class NodeExecutors:
     """Spins one node in two executors, each in a thread of its own.
 
-    Entities of the control groups must exist before `start()`: only the data executor hears of new ones.
+    Entities of the control groups must exist before `start()`: it does not hear of new ones.
 
     Args:
         node: the node; it is added to the data executor.
@@ -111,6 +113,6 @@ class NodeExecutors:
                 executor.spin_once()
             except (ExternalShutdownException, ShutdownException):
                 return
-            except Exception:
-                # A fault in one callback must not end all others; its caller sees no answer.
+            except Exception:  # noqa: BLE001 (whatever a callback raises must not end all others)
                 _log.error('callback failed:\n%s', traceback.format_exc())
+                time.sleep(_FAULT_PAUSE_S)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node's heartbeat to goal_guard: 10 Hz from a thread of its own on the steady clock.
 
-A plain thread, not a timer: no executor, callback or engine step can hold it up. When it stops, the
-guard cancels every goal that the node has open.
+A plain thread, not a timer: no executor, callback or engine step can hold it up. When it stops,
+the guard cancels every goal that the node has open.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lifecycle node: what is created, taken over, opened and freed in which transition.
 
-Construct = declare alone. The load runs in the runtime's thread; transitions run in the control thread
-and return at once. Requests, tools and messages are other files' business.
+Construct = declare alone. The load runs in the runtime's thread; transitions run in the control
+thread and return at once. Requests, tools and messages are other files' business.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class LlmNode(LifecycleNode):
     def close(self, timeout_s: float) -> bool:
         """End everything in order, from any thread but a callback's; True when all has ended.
 
-        Requests are answered, the engine and the endpoint stopped, the threads joined. The node itself
-        is still to be destroyed.
+        Requests are answered, the engine and the endpoint stopped, the threads joined. The node
+        itself is still to be destroyed.
         """
         limit = time.monotonic() + timeout_s
 

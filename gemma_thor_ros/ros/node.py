@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node's process: packages checked, node and endpoint started, signals obeyed, a clean end.
 
-Imports nothing heavy at the top, so that a missing package is named and not a traceback. Exit codes:
-0 a wanted end, 1 something did not end in time, 2 a wrong setting or environment.
+Imports nothing heavy at the top, so that a missing package is named and not a traceback. Exit
+codes: 0 a wanted end, 2 a wrong setting or environment, 130 a second signal.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _run(args: list[str], end: threading.Event) -> int:
     ended = node.close(CLOSE_TIMEOUT_S)
     stop_forwarding(handler)
     if not ended:
-        # A thread is stuck in a step or a read: waiting for it would outlast the caller's patience,
-        # and destroying the node under it would crash.
+        # A thread is stuck in a step or a read: waiting for it would outlast the caller's
+        # patience, and destroying the node under it would crash.
         _leave(EXIT_OK)
     node.destroy_node()
     rclpy.try_shutdown()

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime as the HTTP endpoint may see it: closed while the node is not active.
 
-HTTP shares the node's engine, so it shares its life: no chat before activate, and deactivate ends what
-HTTP has running, as it does for ROS.
+HTTP shares the node's engine, so it shares its life: no chat before activate, and deactivate ends
+what HTTP has running, as it does for ROS.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NodeRuntime(Runtime):
         self._streams: weakref.WeakSet[ChatStream] = weakref.WeakSet()
 
     def require_chat(self) -> Chat:
-        """Return the chat for a front end other than ROS; its requests end with the node's activity.
+        """Return the chat for HTTP; its requests end when the node is deactivated.
 
         Raises:
             RequestError: NOT_READY with the reason.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Need:
-    """A package: name at the registry, lowest version that fits, first that does not ('' = any)."""
+    """A package: registered name, lowest version that fits, first that does not ('' = any)."""
 
     name: str
     lowest: str

@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""EngineConfig as declared ROS parameters: descriptions, ranges, read-only flags, refusals with reasons.
+"""EngineConfig as declared ROS parameters: descriptions, ranges, read-only flags, refusals.
 
 Everything is made from config.SETTINGS; no setting is named here. Knows nothing of the engine.
 """
@@ -39,8 +39,8 @@ _TYPES = {
 class NodeParameters:
     """The node's parameters and the EngineConfig that follows them.
 
-    `config` always holds the present values; settings that may change while active are read from it
-    at each request. `freeze(True)` refuses changes of all others, from configure to cleanup.
+    `config` always holds the present values; settings that may change while active are read from
+    it at each request. `freeze(True)` refuses changes of all others, from configure to cleanup.
 
     Raises:
         ConfigError: a value in the parameter file or on the command line is unfit.
@@ -61,10 +61,10 @@ class NodeParameters:
         node.add_post_set_parameters_callback(self._after_set)
 
     def freeze(self, frozen: bool) -> None:
-        """Refuse (or allow again) changes of the settings that the running engine has taken over."""
+        """Refuse (or allow again) changes of the settings that a running engine has taken over."""
         self._frozen = frozen
 
-    def _on_set(self, parameters: Sequence[Parameter]) -> SetParametersResult:
+    def _on_set(self, parameters: Sequence[Parameter[Any]]) -> SetParametersResult:
         for parameter in parameters:
             setting = BY_NAME.get(parameter.name)
             if setting is None:
@@ -81,7 +81,7 @@ class NodeParameters:
                 return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
 
-    def _after_set(self, parameters: Sequence[Parameter]) -> None:
+    def _after_set(self, parameters: Sequence[Parameter[Any]]) -> None:
         self.config.update({p.name: p.value for p in parameters if p.name in BY_NAME})
 
 
@@ -117,7 +117,7 @@ def descriptor(setting: Setting) -> ParameterDescriptor:
 
 
 def unknown_parameters(names: Sequence[str]) -> list[str]:
-    """Return a sentence for each name in our namespaces that is no setting, with the nearest one."""
+    """Return a sentence for each name in our groups that is no setting, with the nearest one."""
     groups = {setting.name.split('.')[0] for setting in SETTINGS}
     sentences = []
     for name in names:
@@ -129,7 +129,7 @@ def unknown_parameters(names: Sequence[str]) -> list[str]:
     return sentences
 
 
-def to_parameters(values: dict[str, Value]) -> list[Parameter]:
+def to_parameters(values: dict[str, Value]) -> list[Parameter[Any]]:
     """Return ROS parameters for dotted names, as `--ros-args -p` would give them."""
     return [Parameter(name, value=_declared(check(name, v))) for name, v in values.items()]
 

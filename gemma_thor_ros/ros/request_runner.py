@@ -1,8 +1,9 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the chat action, ~/chat_once and ~/ask share: registering, running and accounting a request.
+"""What the chat action, ~/chat_once and ~/ask share: registering, running, counting a request.
 
-Runs in the caller's thread and blocks until the answer is whole. Knows no goal handle and no service.
+Runs in the caller's thread and blocks until the answer is whole. Knows no goal handle and no
+service.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from builtin_interfaces.msg import Time
 from rclpy.publisher import Publisher
@@ -69,8 +70,8 @@ class RequestRunner:
         host: Host,
         requests: RunningRequests,
         counters: RequestCounters,
-        tokens: Publisher,
-        tool_events: Publisher,
+        tokens: Publisher[Any],
+        tool_events: Publisher[Any],
     ) -> None:
         self._host = host
         self._requests = requests
@@ -90,6 +91,9 @@ class RequestRunner:
         """Run a request to its end; faults after its start are in the answer's result.
 
         Args:
+            request: its `request_id` may be empty.
+            acts: lets it use the policy's tools; None = one generation.
+            listener: follows it, besides the topics.
             may_wait: False answers BUSY when no sequence is free, instead of queueing.
             timeout_s: limit when the request names none; 0 = request.timeout.
 
@@ -156,7 +160,8 @@ class RequestRunner:
         if bridge is None:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST,
-                'execute_tools is set, but the node has no tool policy (parameter tools.policy_file)',
+                'execute_tools is set, but the node has no tool policy (parameter '
+                'tools.policy_file)',
                 'execute_tools',
             )
         if request.tools:
@@ -187,7 +192,7 @@ class RequestRunner:
         return Acting(bridge, acts.max_rounds or limit, dry_run, on_event)
 
     def _with_system(self, request: ChatRequest, chat: Chat) -> ChatRequest:
-        """Put ros.system_prompt in front of a conversation that begins without a system message."""
+        """Put ros.system_prompt before a conversation that begins without a system message."""
         prompt = self._host.config['ros.system_prompt']
         if not prompt or (request.messages[:1] and request.messages[0].get('role') in (
             'system',

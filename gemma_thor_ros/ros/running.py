@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ROS requests that are running now: unique ids, and one place to cancel them from.
 
-A cancel may come at any moment: before the request has a stream, between two rounds of the agent loop,
-while a tool runs. `Running` remembers it and hands it to whatever is going on. Knows no ROS.
+A cancel may come at any moment: before the request has a stream, between two rounds of the agent
+loop, while a tool runs. `Running` remembers it and hands it to whatever is going on. Knows no ROS.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RunningRequests:
     """All running ROS requests of the node; safe to use from any thread.
 
     Args:
-        limit: how many may be under way at once, waiting ones included; each one occupies a thread.
+        limit: how many may be under way at once, waiting ones included; each holds a thread.
     """
 
     def __init__(self, limit: int) -> None:
@@ -81,8 +81,8 @@ class RunningRequests:
         """Register a request; '' as id makes one.
 
         Raises:
-            RequestError: NOT_READY while closed, BUSY when too many are under way, INVALID_REQUEST when
-                the id is taken.
+            RequestError: NOT_READY while closed, BUSY when too many are under way,
+                INVALID_REQUEST when the id is taken.
         """
         with self._lock:
             if self._closed:

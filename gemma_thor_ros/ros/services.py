@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node's services: chat_once, ask and the small ones.
 
-Callbacks that wait for an answer run in the data pool, many at once; none of them spins. A fault becomes
-error_code and error_msg of the answer, never an exception.
+Callbacks that wait for an answer run in the data pool, many at once; none of them spins. A fault
+becomes error_code and error_msg of the answer, never an exception.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class Services:
         if bridge is None:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST,
-                'policy_tools is set, but the node has no tool policy (parameter tools.policy_file)',
+                'policy_tools is set, but the node has no tool policy (parameter '
+                'tools.policy_file)',
                 'policy_tools',
             )
         if asked.tools:
@@ -183,10 +184,10 @@ class Services:
     def _cancel(self, request: srv.Cancel.Request, response: srv.Cancel.Response) -> None:
         reason = request.reason or 'cancelled through ~/cancel'
         ended = self._requests.cancel(request.request_id, request.session_id, reason)
-        if request.request_id and not ended and not request.session_id:
-            # HTTP requests are not ours, but have the same ids.
-            if self._host.require_chat().cancel(request.request_id):
-                ended = [request.request_id]
+        # HTTP requests are not in our list, but their ids are of the same kind.
+        foreign = bool(request.request_id) and not ended and not request.session_id
+        if foreign and self._host.require_chat().cancel(request.request_id):
+            ended = [request.request_id]
         response.request_ids = ended
         if request.request_id and not ended:
             raise RequestError(
@@ -205,8 +206,7 @@ def _answering(callback: Callable[[Any, Any], None]) -> Callable[[Any, Any], Any
             callback(request, response)
         except RequestError as error:
             error_to_ros(error, response)
-        except Exception as error:
-            # A service that raises would leave its caller waiting for ever.
+        except Exception as error:  # noqa: BLE001 (else its caller would wait for ever)
             _log.exception('service %s failed', callback.__name__.strip('_'))
             fault = RequestError(
                 ErrorCode.ENGINE, f'internal error: {type(error).__name__}: {error}'

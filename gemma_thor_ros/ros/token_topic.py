@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deltas of one request -> TokenChunk messages: first token at once, then coalesced, nothing lost.
 
-The same chunks go out on ~/tokens and as feedback of the chat action. Knows neither the action nor the
-engine: it is given a function that publishes.
+The same chunks go out on ~/tokens and as feedback of the chat action. Knows neither the action nor
+the engine: it is given a function that publishes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gemma_thor_ros.ros.answers import tool_call_delta_to_ros
 from gemma_thor_ros.ros.conversions import ros_text
 from gemma_thor_ros.schema import ChatDelta, ErrorCode, FinishReason
 
-# A reader that asks for as much keeps every chunk of a burst; one with the default depth of 10 keeps up
-# with the default rate. Depth 10 here lost 1,784 of 2,000 messages of a burst.
+# A reader that asks for as much keeps every chunk of a burst; one with the default depth of 10
+# keeps up with the default rate. Depth 10 here lost 1,784 of 2,000 messages of a burst.
 TOKENS_QOS = QoSProfile(
     history=HistoryPolicy.KEEP_LAST,
     depth=1000,

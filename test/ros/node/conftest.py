@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,10 +13,8 @@ import threading
 import time
 
 import pytest
+import rclpy
 import yaml
-
-rclpy = pytest.importorskip('rclpy')
-
 from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.action.client import ActionClient
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -84,10 +83,8 @@ class Peer:
         self._actions = {}
 
     def _spin(self):
-        try:
+        with contextlib.suppress(ExternalShutdownException):
             self.executor.spin()
-        except ExternalShutdownException:
-            pass
 
     def wait(self, future, limit_s=10.0):
         done = threading.Event()

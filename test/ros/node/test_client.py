@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""ChatClient against a running node: blocking, streamed, asynchronous, spun by others and by itself."""
+"""ChatClient against a running node: blocking, streamed, async, spun by others and by itself."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def test_lost_chunks_are_filled_in_from_the_result(client):
 
 def test_a_stream_that_is_left_is_cancelled(client, peer):
     tokens = []
-    subscription = peer.node.create_subscription(TokenChunk, '/llm_node/tokens', tokens.append, 100)
+    subscription = peer.node.create_subscription(
+        TokenChunk, '/llm_node/tokens', tokens.append, 100
+    )
     peer.until(lambda: peer.node.count_publishers('/llm_node/tokens') > 0)
     time.sleep(0.2)
     stream = client.stream('hello', request_id='left')

@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""The agent loop: scripted calls become motion of the demo robot, through node, guard and robot."""
+"""The agent loop: scripted calls become motion, through node, guard and demo robot."""
 
 from __future__ import annotations
 

@@ -221,7 +221,8 @@ def test_busy(peer, node):
 
 def assistant_call(arguments):
     call = ToolCall(call_id='a', name='x', arguments_json=arguments)
-    return [ChatMessage(role='user', content='x'), ChatMessage(role='assistant', tool_calls=[call])]
+    user = ChatMessage(role='user', content='x')
+    return [user, ChatMessage(role='assistant', tool_calls=[call])]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,8 @@ def test_session(peer, node):
     )
     assert [shown.text.count(word) for word in ('first', 'second', 'third')] == [1, 1, 1]
     assert peer.call(ResetSession, 'reset_session', session_id='s', remove=True).num_reset == 1
-    assert not [s for s in peer.call(ListSessions, 'list_sessions').sessions if s.session_id == 's']
+    left = peer.call(ListSessions, 'list_sessions').sessions
+    assert 's' not in {s.session_id for s in left}
     unknown = peer.call(ResetSession, 'reset_session', session_id='s')
     assert unknown.error_code == ErrorCode.UNKNOWN_SESSION
 
@@ -346,7 +348,7 @@ def test_heartbeat_goes_on_while_tokens_flow(peer, node):
     for handle in handles:
         peer.wait(handle.get_result_async(), 20.0)
     peer.node.destroy_subscription(subscription)
-    gaps = [after[0] - before[0] for before, after in zip(beats, beats[1:])]
+    gaps = [after[0] - before[0] for before, after in zip(beats, beats[1:], strict=False)]
     assert max(gaps) < 0.5 and len(beats) >= 10
     assert {beat.instance_id for _, beat in beats} == {beats[0][1].instance_id}
     assert all(beat.active for _, beat in beats)

@@ -24,6 +24,7 @@ from gemma_thor_ros.srv import Ask, GetModelInfo, Tokenize
 
 WORDS = ' '.join(f'word{i}' for i in range(300))
 SHORT = SamplingParams(max_tokens=4)
+HTTP = {'http.enabled': True, 'http.port': 0}
 SCRIPT = {'model.script': [WORDS + '<turn|>'], 'model.script_delay': 0.005}
 
 
@@ -39,7 +40,7 @@ def set_parameter(peer, name, value):
 
 def test_load_refuses_shows_progress_and_activates_by_itself(peer, start_node):
     states = peer.engine_states()
-    process = start_node({**SCRIPT, 'model.script_load': 2.5, 'http.enabled': True, 'http.port': 0})
+    process = start_node({**SCRIPT, **HTTP, 'model.script_load': 2.5})
     loading = peer.wait_engine(states, EngineState.LOADING)
     assert loading.stage
 
@@ -86,9 +87,9 @@ def http_status(process, path, body=None):
 def test_life_by_hand(peer, start_node):
     """configure, activate, deactivate in mid-generation, activate, cleanup, and once more."""
     states = peer.engine_states()
-    process = start_node({**SCRIPT, 'ros.autostart': False, 'http.enabled': True, 'http.port': 0})
+    process = start_node({**SCRIPT, **HTTP, 'ros.autostart': False})
     assert peer.state() == 'unconfigured'
-    status, result = peer.run_goal()
+    result = peer.run_goal()[1]
     assert result.error_code == ErrorCode.NOT_READY and 'unconfigured' in result.error_msg
     assert set_parameter(peer, 'engine.max_sequences', 3).successful
 
@@ -178,8 +179,7 @@ def test_a_wrong_parameter_at_the_start_is_named_and_ends_the_process(start_node
 def test_a_signal_ends_the_process_cleanly(peer, start_node, number, phase):
     states = peer.engine_states()
     load_s = 60.0 if phase == 'loading' else 0.0
-    process = start_node({**SCRIPT, 'model.script_load': load_s, 'http.enabled': True,
-                          'http.port': 0})
+    process = start_node({**SCRIPT, **HTTP, 'model.script_load': load_s})
     handle = None
     if phase == 'loading':
         peer.wait_engine(states, EngineState.LOADING)

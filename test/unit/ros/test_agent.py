@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""The agent loop on scripted rounds and a pretended bridge: what is asked, run, summed, cancelled."""
+"""The agent loop on scripted rounds and a pretended bridge: what is asked, run, summed."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ class Bench:
 
 def test_a_request_without_tools_is_one_round():
     bench = Bench(round_of('hello'))
-    answer = bench.generation.run(ChatRequest(({'role': 'user', 'content': 'x'},), request_id='id'))
+    request = ChatRequest(({'role': 'user', 'content': 'x'},), request_id='id')
+    answer = bench.generation.run(request)
     assert (answer.result.text, answer.rounds, answer.verdicts) == ('hello', 1, [])
     assert [c.text for c in bench.chunks] == ['hello']
     assert answer.new_messages == [{'role': 'assistant', 'content': 'hello'}]

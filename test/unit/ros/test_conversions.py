@@ -43,7 +43,9 @@ CALL = st.fixed_dictionaries(
     {
         'id': NAME,
         'type': st.just('function'),
-        'function': st.fixed_dictionaries({'name': NAME, 'arguments': JSON_OBJECT.map(json.dumps)}),
+        'function': st.fixed_dictionaries(
+            {'name': NAME, 'arguments': JSON_OBJECT.map(json.dumps)}
+        ),
     }
 )
 MESSAGE = st.fixed_dictionaries(
@@ -188,7 +190,8 @@ def test_content_parts_are_joined():
 
 @pytest.mark.parametrize('text', ['', 'null', ' null '])
 def test_absent_arguments_are_an_empty_object(text):
-    message = msg.ChatMessage(role='assistant', tool_calls=[msg.ToolCall(name='x', arguments_json=text)])
+    call = msg.ToolCall(name='x', arguments_json=text)
+    message = msg.ChatMessage(role='assistant', tool_calls=[call])
     assert c.message_from_ros(message)['tool_calls'][0]['function']['arguments'] == '{}'
 
 

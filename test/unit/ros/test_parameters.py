@@ -1,12 +1,12 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Settings as ROS parameters: types, descriptors, ranges, refusals. One context, no second process."""
+"""Settings as ROS parameters: types, descriptors, ranges, refusals; in one process."""
 
 from __future__ import annotations
 
 import pytest
 
-rclpy = pytest.importorskip('rclpy')
+pytest.importorskip('rclpy')
 
 from rclpy.context import Context
 from rclpy.node import Node

@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks of a request: rate, order, offsets, rounds, the last message. Needs the built interfaces."""
+"""Chunks of a request: rate, order, offsets, rounds, the last one. Needs the interfaces."""
 
 from __future__ import annotations
 
