@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from builtin_interfaces.msg import Duration
-from rclpy.callback_groups import CallbackGroup, ReentrantCallbackGroup
+from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message, serialize_message
 
@@ -94,6 +94,8 @@ class ToolBridge:
         guard: name of the guard's node; 'auto' = goal_guard in the node's namespace.
         dry_run: check and report, send nothing.
         callback_group: of all ROS entities made here; their callbacks are short and never wait.
+            None: a group of its own. With a given one the bridge must be made in the thread that
+            spins it, or before it spins.
 
     Raises:
         ConfigError: 'file:line: message' when the policy does not fit the ROS types or names.
@@ -107,8 +109,7 @@ class ToolBridge:
         self._bound = bind_policy(policy)
         guard_name = node.resolve_service_name('goal_guard' if guard == 'auto' else guard)
         self._targets = _resolve_targets(node, policy, guard_name)
-        self.guard = GuardLink(node, guard_name, instance_id,
-                               callback_group or ReentrantCallbackGroup())
+        self.guard = GuardLink(node, guard_name, instance_id, callback_group)
         for target in self._targets.values():
             self.guard.watch_target(target)
 

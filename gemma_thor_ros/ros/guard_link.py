@@ -18,7 +18,7 @@ from typing import Any
 from action_msgs.msg import GoalInfo
 from action_msgs.srv import CancelGoal
 from rclpy.action.client import ActionClient
-from rclpy.callback_groups import CallbackGroup
+from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.task import Future
@@ -34,6 +34,21 @@ DIRECT_CANCEL_S = 0.5
 CANCEL_SERVICE = '_action/cancel_goal'
 
 
+class _Gate(MutuallyExclusiveCallbackGroup):
+    """A callback group that no executor may touch before it is open.
+
+    rclpy's ActionClient joins the node before it is complete; an executor that spins in another
+    thread would meet it half made. One callback at a time keeps the steps of a goal in order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+
+    def can_execute(self, entity: Any) -> bool:
+        return self.is_open and super().can_execute(entity)
+
+
 class GuardLink:
     """What the guard says, and the way to it. Safe to use from any thread.
 
@@ -42,14 +57,17 @@ class GuardLink:
         guard: full name of the guard.
         instance_id: of the node's heartbeat.
         group: callback group of everything made here; its callbacks are short and never wait.
+            None: a group of its own, safe to make while the node spins in another thread.
     """
 
-    def __init__(self, node: Node, guard: str, instance_id: str, group: CallbackGroup) -> None:
+    def __init__(self, node: Node, guard: str, instance_id: str,
+                 group: CallbackGroup | None) -> None:
         self.instance_id = instance_id
         self._node = node
         self._guard = guard
         self._opened_at = time.monotonic()
-        self._group = group
+        gate = _Gate()
+        self._group = group = gate if group is None else group
         self._lock = threading.Lock()
         self._latest: tuple[GuardState, float] | None = None
         self._stop_listeners: list[Callable[[str], None]] = []
@@ -61,6 +79,9 @@ class GuardLink:
         self._run_child: ActionClient[Any, Any, Any] = ActionClient(
             node, RunChild, f'{guard}/run_child', callback_group=group,
             feedback_sub_qos_profile=QoSProfile(depth=100))
+        gate.is_open = True
+        if node.executor is not None:
+            node.executor.wake()
 
     def watch_target(self, target: str) -> None:
         """Prepare the direct way to cancel goals on `target`, for when the guard is gone."""

@@ -60,8 +60,8 @@ class Rig:
         self.heartbeat = Heartbeat(client.node, lambda: self.active)
         text = 'version: 1\ntools:\n' + ''.join(
             TOOL.replace('NAME', name) for name in servers) + SAY
-        self.bridge = client.do(lambda: ToolBridge(
-            client.node, parse_policy(text), instance_id=self.heartbeat.instance_id))
+        self.bridge = ToolBridge(client.node, parse_policy(text),
+                                 instance_id=self.heartbeat.instance_id)
         self.heartbeat.start()
         self.events: list[CallEvent] = []
         self.server = self.start_server(servers)
