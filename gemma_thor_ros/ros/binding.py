@@ -135,8 +135,8 @@ def _check_argument(arg: Argument, wanted: FieldType) -> None:
     plain = () if arg.has_unit else (*arg.enum, arg.default)
     for limit in (*plain, arg.minimum, arg.maximum):
         if limit is not None and not wanted.low <= float(limit) <= wanted.high:
-            raise InterfaceError(f'{limit} of {arg.name} does not fit {arg.field}: {wanted.name} '
-                                 f'takes {wanted.low:g} to {wanted.high:g}')
+            raise InterfaceError(f'{float(limit):g} of {arg.name} does not fit {arg.field}: '
+                                 f'{wanted.name} takes {wanted.low:g} to {wanted.high:g}')
 
 
 def _check_result(slot: Any, item: ResultField) -> None:
