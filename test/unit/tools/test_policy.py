@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from gemma_thor_ros.resources import folder
+from gemma_thor_ros.ros.checks import TurnContext, check_call
 from gemma_thor_ros.ros.policy import Policy, load_policy, parse_policy
-from gemma_thor_ros.schema import ConfigError
+from gemma_thor_ros.ros.verdict import CallRefusedError
+from gemma_thor_ros.schema import ConfigError, FinishReason, ToolCall
 
 GOOD = """\
 version: 1
@@ -173,3 +175,16 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
     bad.write_bytes(b'version: 1\n\xff')
     with pytest.raises(ConfigError, match=r'bad\.yaml:2: not UTF-8'):
         load_policy(bad)
+
+
+def test_the_example_of_the_documentation_is_a_policy() -> None:
+    page = Path(__file__).resolve().parents[3] / 'docs' / 'tool_policy.md'
+    example = page.read_text(encoding='utf-8').split('```yaml\n')[1].split('```')[0]
+    policy = parse_policy(example, 'docs/tool_policy.md')
+    turn = TurnContext(FinishReason.TOOL_CALLS)
+    call = ToolCall('c', 'move', {'distance': 10, 'unit': 'ft', 'direction': 'backward'})
+    assert check_call(policy, call, turn).fields == {'distance': -3.048, 'gait': 'GAIT_WALK'}
+    call = ToolCall('c', 'move', {'distance': 20, 'unit': 'ft', 'direction': 'backward'})
+    with pytest.raises(CallRefusedError) as caught:
+        check_call(policy, call, turn)
+    assert caught.value.reason in ' '.join(page.read_text(encoding='utf-8').split())
