@@ -45,7 +45,7 @@ def cmake_commands(source: pathlib.Path, build: pathlib.Path, prefix: pathlib.Pa
                  '--log-level=WARNING',
                  '-DCMAKE_BUILD_TYPE=Release', '-DBUILD_TESTING=OFF',
                  '-DGEMMA_THOR_CPP_INTERFACES=OFF',
-                 '-DGEMMA_THOR_PYTHON=/usr/bin/env python3',
+                 '-DGEMMA_THOR_PYTHON=/bin/sh',
                  f'-DCMAKE_INSTALL_PREFIX={prefix}',
                  f'-DPython3_EXECUTABLE={sys.executable}',
                  f'-DGEMMA_THOR_WHEELS_PREFIX={wheels_prefix()}',
