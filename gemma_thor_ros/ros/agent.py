@@ -88,6 +88,11 @@ class Answer:
     verdicts: list[Verdict] = field(default_factory=list)
     new_messages: list[Message] = field(default_factory=list)
 
+    @property
+    def untold(self) -> list[Message]:
+        """The tool messages that no generation has been shown: the loop ended before."""
+        return self.new_messages[_last_assistant(self.new_messages) + 1 :]
+
 
 @dataclass(frozen=True)
 class Acting:

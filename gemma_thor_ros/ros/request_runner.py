@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,13 +20,14 @@ from rclpy.publisher import Publisher
 import gemma_thor_ros.msg as msg
 from gemma_thor_ros.chat import Chat
 from gemma_thor_ros.config import EngineConfig
-from gemma_thor_ros.ros.agent import Acting, Answer, Generation, Tools
+from gemma_thor_ros.ros.agent import Acting, Answer, Generation, Message, Tools
 from gemma_thor_ros.ros.answers import tool_event_to_ros
 from gemma_thor_ros.ros.diagnostics import RequestCounters
 from gemma_thor_ros.ros.running import Running, RunningRequests
 from gemma_thor_ros.ros.token_topic import ChunkWriter
 from gemma_thor_ros.ros.verdict import CallEvent
 from gemma_thor_ros.schema import ChatRequest, ErrorCode, FinishReason, RequestError
+from gemma_thor_ros.sessions import leading_system
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +80,21 @@ class RequestRunner:
         self._counters = counters
         self._tokens = tokens
         self._tool_events = tool_events
+        self._untold = UntoldResults()
+
+    def forget_session(self, session_id: str) -> None:
+        """Drop what is kept for a session ('*' = for all): its history has been reset."""
+        self._untold.forget(session_id)
+
+    def with_system_prompt(self, request: ChatRequest, chat: Chat) -> ChatRequest:
+        """Put ros.system_prompt before a conversation that begins without a system message."""
+        prompt = self._host.config['ros.system_prompt']
+        if not prompt or leading_system(request.messages):
+            return request
+        if _has_history(request, chat):
+            return request
+        system = {'role': 'system', 'content': prompt}
+        return dataclasses.replace(request, messages=(system, *request.messages))
 
     def run(
         self,
@@ -130,16 +147,20 @@ class RequestRunner:
             )
             limit_s = request.timeout_s or timeout_s or float(self._host.config['request.timeout'])
             request = dataclasses.replace(
-                self._with_system(request, chat), request_id=running.request_id
+                self.with_system_prompt(request, chat), request_id=running.request_id
             )
             generation = Generation(chat.submit, running, writer, limit_s)
+            owed = self._untold.take(request.session_id)
             try:
-                answer = generation.run(request, acting)
+                answer = generation.run(_with_results(request, owed, chat), acting)
             except RequestError:
-                raise  # nothing was begun, so there is nothing to end
+                # Nothing was begun, so there is nothing to end.
+                self._untold.keep(request.session_id, owed)
+                raise
             except Exception:
                 writer.finish(FinishReason.ERROR, ErrorCode.ENGINE)
                 raise
+            self._untold.keep(request.session_id, answer.untold)
             writer.finish(answer.result.finish_reason, answer.result.code)
         except RequestError:
             raise
@@ -191,24 +212,54 @@ class RequestRunner:
         dry_run = acts.dry_run or bool(self._host.config['tools.dry_run'])
         return Acting(bridge, acts.max_rounds or limit, dry_run, on_event)
 
-    def _with_system(self, request: ChatRequest, chat: Chat) -> ChatRequest:
-        """Put ros.system_prompt before a conversation that begins without a system message."""
-        prompt = self._host.config['ros.system_prompt']
-        if not prompt or (request.messages[:1] and request.messages[0].get('role') in (
-            'system',
-            'developer',
-        )):
-            return request
-        if request.session_id and any(
-            view.session_id == request.session_id for view in chat.list_sessions()
-        ):
-            return request  # its history has begun already
-        system = {'role': 'system', 'content': prompt}
-        return dataclasses.replace(request, messages=(system, *request.messages))
-
     def _publish(self, chunk: msg.TokenChunk, listener: Listener) -> None:
         self._tokens.publish(chunk)
         listener.on_chunk(chunk)
+
+
+class UntoldResults:
+    """Tool results by session that its history lacks: the loop ended before they were told.
+
+    They go in front of the session's next messages, so that the model knows what its calls did.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._messages: dict[str, list[Message]] = {}
+
+    def keep(self, session_id: str, messages: list[Message]) -> None:
+        """Remember results, if there are any and there is a session."""
+        if session_id and messages:
+            with self._lock:
+                self._messages[session_id] = messages
+
+    def take(self, session_id: str) -> list[Message]:
+        """Return what a session is owed, and forget it."""
+        with self._lock:
+            return self._messages.pop(session_id, [])
+
+    def forget(self, session_id: str) -> None:
+        """Drop what a session ('*' = every session) is owed."""
+        with self._lock:
+            if session_id == '*':
+                self._messages.clear()
+            else:
+                self._messages.pop(session_id, None)
+
+
+def _has_history(request: ChatRequest, chat: Chat) -> bool:
+    return bool(request.session_id) and any(
+        view.session_id == request.session_id for view in chat.list_sessions()
+    )
+
+
+def _with_results(request: ChatRequest, owed: list[Message], chat: Chat) -> ChatRequest:
+    """Put what a session is owed in front of its next messages, if it still has the calls."""
+    if not owed or not _has_history(request, chat):
+        return request
+    first = leading_system(request.messages)
+    messages = (*request.messages[:first], *owed, *request.messages[first:])
+    return dataclasses.replace(request, messages=messages)
 
 
 def _refuse_when_busy(chat: Chat) -> None:

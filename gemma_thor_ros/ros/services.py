@@ -121,6 +121,7 @@ class Services:
         chat = self._host.require_chat()
         if request.policy_tools:
             asked = self._with_policy_tools(asked)
+        asked = self._runner.with_system_prompt(asked, chat)
         prompt = chat.render_prompt(asked, request.add_generation_prompt)
         response.text = ros_text(prompt.text)
         response.token_ids = list(prompt.token_ids)
@@ -166,6 +167,7 @@ class Services:
     ) -> None:
         chat = self._host.require_chat()
         response.num_reset = chat.reset_session(request.session_id, request.remove)
+        self._runner.forget_session(request.session_id)
         session = '' if request.session_id == '*' else request.session_id
         for running in self._requests.all():
             # An agent loop between two generations is no engine request: it is ended here.

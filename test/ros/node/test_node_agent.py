@@ -171,8 +171,13 @@ def test_bounds_dry_run_and_refusals(peer, start_robot):
     assert endless.rounds == 3 and endless.finish_reason == 'tool_calls'
     assert [v.outcome for v in endless.tool_verdicts] == [ToolVerdict.OUTCOME_DRY_RUN] * 3
 
-    once = peer.run_goal('drive', execute_tools=True, dry_run=True, max_rounds=1)[1]
-    assert once.rounds == 1 and len(once.tool_verdicts) == 1
+    once = peer.run_goal('drive', execute_tools=True, dry_run=True, max_rounds=1, session_id='s')
+    assert once[1].rounds == 1 and len(once[1].tool_verdicts) == 1
+    # What came of the call is told with the session's next words.
+    peer.run_goal('and now?', session_id='s')
+    history = peer.call(RenderPrompt, 'render_prompt', session_id='s',
+                        messages=[ChatMessage(role='user', content='y')]).text
+    assert history.index('dry_run') < history.index('and now?')
 
     for fields, words in [
         ({'max_rounds': 4}, ['max_rounds is 4', 'at most 3']),

@@ -19,8 +19,8 @@ from rcl_interfaces.msg import ParameterDescriptor
 from rcl_interfaces.srv import DescribeParameters, SetParameters
 from rclpy.parameter import Parameter
 
-from gemma_thor_ros.msg import EngineState, ErrorCode, SamplingParams
-from gemma_thor_ros.srv import Ask, GetModelInfo, Tokenize
+from gemma_thor_ros.msg import ChatMessage, EngineState, ErrorCode, SamplingParams
+from gemma_thor_ros.srv import Ask, GetModelInfo, RenderPrompt, Tokenize
 
 WORDS = ' '.join(f'word{i}' for i in range(300))
 SHORT = SamplingParams(max_tokens=4)
@@ -144,7 +144,7 @@ def test_life_by_hand(peer, start_node):
 
 
 def test_parameters(peer, start_node):
-    process = start_node({**SCRIPT, 'engine.contxt_length': 5})
+    process = start_node({**SCRIPT, 'engine.contxt_length': 5, 'ros.system_prompt': 'Be kind.'})
     peer.wait_active(process)
     assert 'did you mean engine.context_length?' in process.log
     names = ['sampling.temperature', 'engine.max_sequences', 'http.port']
@@ -153,6 +153,11 @@ def test_parameters(peer, start_node):
     assert described[0].floating_point_range[0].to_value == 10.0
     assert described[1].integer_range[0].to_value == 64
     assert [d.read_only for d in described] == [False, False, True]
+
+    user, system = (ChatMessage(role=role, content=role) for role in ('user', 'system'))
+    assert 'Be kind.' in peer.call(RenderPrompt, 'render_prompt', messages=[user]).text
+    own = peer.call(RenderPrompt, 'render_prompt', messages=[system, user]).text
+    assert 'Be kind.' not in own
 
     assert set_parameter(peer, 'sampling.max_tokens', 3).successful
     assert len(peer.run_goal()[1].token_ids) == 3
