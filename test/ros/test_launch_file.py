@@ -56,7 +56,7 @@ def health(port: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize('namespace', ['', 'robot1'])
 def test_launched_programs_come_up_and_end_cleanly(
-        launch_file: Any, processes: Any, namespace: str) -> None:  # noqa: F811
+        launch_file: Any, processes: Any, namespace: str) -> None:
     port = free_port()
     actions = started(launch_file, model='scripted', http_port=str(port), namespace=namespace)
     programs = {name: processes.start(*command_line(node))
@@ -75,7 +75,7 @@ def test_launched_programs_come_up_and_end_cleanly(
 
 
 def test_wrong_setting_ends_the_node_with_the_code_that_is_not_restarted(
-        launch_file: Any, processes: Any) -> None:  # noqa: F811
+        launch_file: Any, processes: Any) -> None:
     node = nodes(started(launch_file, model='scripted', http_port='70000'))['llm_node']
     program = processes.start(*command_line(node))
     assert program.wait() in launch_file.FINAL_EXIT_CODES

@@ -94,7 +94,7 @@ def test_both_builds(setup_py: types.ModuleType, tree: pathlib.Path,
     for name in ('lib/gemma_thor_ros/llm_node', 'lib/gemma_thor_ros/goal_guard',
                  'lib/gemma_thor_ros/demo_robot', 'bin/gemma-thor'):
         assert os.access(whole / name, os.X_OK), name
-        assert '@' not in (whole / name).read_text(encoding='utf-8')
+        assert '@PROGRAM' not in (whole / name).read_text(encoding='utf-8')
     assert not list(whole.rglob('chat.pyc'))
 
     # What the wheel takes of it: pip writes its own gemma-thor, C++ exports stay behind.
