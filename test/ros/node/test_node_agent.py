@@ -5,12 +5,17 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 from action_msgs.msg import GoalStatus
 from rclpy.qos import QoSProfile
 
+import gemma_thor_ros.msg
+import gemma_thor_ros.srv
 from gemma_thor_ros.action import Chat
 from gemma_thor_ros.msg import (
     ChatMessage,
@@ -192,3 +197,42 @@ def test_bounds_dry_run_and_refusals(peer, start_robot):
     plain = peer.run_goal('drive', tools=[Tool(name='drive')])[1]
     assert plain.finish_reason == 'tool_calls' and not plain.tool_verdicts
     assert json.loads(plain.tool_calls[0].arguments_json)['distance'] == 1
+
+
+DOCS = Path(__file__).parents[3] / 'docs' / 'interfaces.md'
+EXAMPLE = re.compile(r'ros2 (?:service call|action send_goal)[^/]*(/\S+) gemma_thor_ros/'
+                     r'(srv|action)/(\w+)(?:\s*\\?\s*"(\{.*?\})")?')
+
+
+def filled(message, values):
+    """Set the fields of a message from YAML, as the ros2 command line does."""
+    for name, value in values.items():
+        field_type = type(message).get_fields_and_field_types()[name]
+        if isinstance(value, dict):
+            filled(getattr(message, name), value)
+        elif field_type.startswith('sequence<gemma_thor_ros/'):
+            kind = getattr(gemma_thor_ros.msg, field_type[len('sequence<gemma_thor_ros/'):-1])
+            setattr(message, name, [filled(kind(), item) for item in value])
+        else:
+            setattr(message, name, value)
+    return message
+
+
+def test_the_examples_in_the_docs_work(peer, start_robot):
+    start_robot(call(0.1) + END, **{'tools.max_rounds': 1})
+    examples = EXAMPLE.findall(DOCS.read_text())
+    assert len(examples) >= 9
+    for name, kind, type_name, text in examples:
+        values = yaml.safe_load(text or '{}')
+        short = name.removeprefix('/llm_node/')
+        if kind == 'action':
+            result = peer.run_goal(**{'messages': [], **fields_of(filled(Chat.Goal(), values))})[1]
+            assert result.tool_verdicts[0].status == 'succeeded'
+        else:
+            service = getattr(gemma_thor_ros.srv, type_name)
+            result = peer.call(service, short, **fields_of(filled(service.Request(), values)))
+        assert result.error_code == 0, (name, result.error_msg)
+
+
+def fields_of(message):
+    return {name: getattr(message, name) for name in message.get_fields_and_field_types()}
