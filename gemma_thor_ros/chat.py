@@ -139,6 +139,7 @@ class Chat:
                     request.choice,
                     request.deadline_s,
                     request.front_end,
+                    checkpoints=_turn_borders(ids, self._tokenizer.controls.turn),
                 )
             )
         except BaseException:
@@ -337,6 +338,15 @@ def _joined(history: list[Message], messages: Sequence[Message]) -> list[Message
     if leading_system(history) and leading_system(messages):
         return [messages[0], *history[1:], *messages[1:]]
     return [*history, *messages]
+
+
+def _turn_borders(token_ids: Sequence[int], turn: int) -> tuple[int, ...]:
+    """Return where later prompts are likely to part from this one.
+
+    That is the end of the system block, the start of the last turn and that of the answer.
+    """
+    starts = [index for index, token_id in enumerate(token_ids) if token_id == turn]
+    return tuple(sorted({*starts[1:2], *starts[-2:]}))
 
 
 def _limited(sampling: SamplingParams, room: int) -> SamplingParams:

@@ -104,6 +104,21 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _s('engine.kv_memory', 1.0, 'Memory budget of the KV pages.', 0.001, 1024.0, unit='GiB'),
     _s(
+        'engine.max_checkpoints',
+        16,
+        'Prompt prefixes kept for reuse as far as engine.kv_memory allows; 0 = no prefix cache.',
+        0,
+        10000,
+    ),
+    _s(
+        'engine.checkpoint_interval',
+        2048,
+        'A long prompt can be resumed at its turn borders and every so many tokens.',
+        1,
+        262144,
+        unit='tokens',
+    ),
+    _s(
         'engine.weight_memory',
         4.0,
         'Budget for weights held decoded on the CPU; beyond it they are decoded at each use.',

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from gemma_thor_ros import __version__
 from gemma_thor_ros.chat import Chat, ModelInfo
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
-from gemma_thor_ros.engine.page_pool import plan_pages
+from gemma_thor_ros.engine.page_pool import plan_pages, window_pages
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.gemma4 import Gemma4
 from gemma_thor_ros.models.kv_cache import bytes_per_page
@@ -189,6 +189,14 @@ class _Plan:
     warm_up: bool = True
 
 
+class _Pages(NamedTuple):
+    """Pages of the KV cache; checkpoints of prefixes may keep so many of the sliding ones."""
+
+    sliding: int
+    full: int
+    checkpoints: int
+
+
 def _plan(config: EngineConfig) -> _Plan:
     if config['model.path'] == 'scripted':
         return _plan_scripted(config)
@@ -224,7 +232,11 @@ def _plan(config: EngineConfig) -> _Plan:
         variant=_variant(config),
         thinking=config['model.thinking'],
         stop_ids=model_config.stop_ids,
-        facts={'engine_version': __version__, 'sliding_pages': pages[0], 'full_pages': pages[1]},
+        facts={
+            'engine_version': __version__,
+            'sliding_pages': pages.sliding,
+            'full_pages': pages.full,
+        },
     )
 
     def build(report: Report) -> tuple[Any, dict[str, Any]]:
@@ -256,13 +268,16 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
         tokenizer.vocab_size,
         step_delay_s=config['model.script_delay'],
     )
-    pages = plan_pages(
+    sliding, full = plan_pages(
         context,
         config['engine.max_sequences'],
         page_size=config['engine.page_size'],
         window=model.config.sliding_window,
         prefill_chunk=config['engine.prefill_chunk'],
     )
+    window = window_pages(config['engine.page_size'], model.config.sliding_window)
+    checkpoints = config['engine.max_checkpoints'] * window
+    pages = _Pages(sliding + checkpoints, full, checkpoints)
     info = ModelInfo(
         name=config['model.name'] or 'scripted',
         path='scripted',
@@ -295,14 +310,18 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
 def _engine_limits(
     config: EngineConfig,
     context: int,
-    pages: tuple[int, int],
+    pages: _Pages,
     stop_ids: tuple[int, ...],
     suppress_tokens: tuple[int, ...],
 ) -> dict[str, Any]:
     return {
         'page_size': config['engine.page_size'],
-        'num_sliding_pages': pages[0],
-        'num_full_pages': pages[1],
+        'num_sliding_pages': pages.sliding,
+        'num_full_pages': pages.full,
+        'max_checkpoint_pages': pages.checkpoints,
+        'checkpoint_interval': max(
+            1, config['engine.checkpoint_interval'] // config['engine.page_size']
+        ),
         'max_sequences': config['engine.max_sequences'],
         'max_waiting': config['engine.max_waiting'],
         'prefill_chunk': config['engine.prefill_chunk'],
@@ -321,8 +340,8 @@ def _context_length(config: EngineConfig, longest: int) -> int:
     return asked or min(longest, DEFAULT_CONTEXT)
 
 
-def _plan_memory(config: EngineConfig, model: ModelConfig, context: int) -> tuple[int, int]:
-    """Return (sliding pages, full pages): what max_sequences need, as far as the budget goes."""
+def _plan_memory(config: EngineConfig, model: ModelConfig, context: int) -> _Pages:
+    """Plan for max_sequences as far as the budget goes, then for checkpoints of prefixes."""
     page_size = config['engine.page_size']
     sliding, full = plan_pages(
         context,
@@ -341,7 +360,11 @@ def _plan_memory(config: EngineConfig, model: ModelConfig, context: int) -> tupl
             'engine.context_length'
         )
     count = min(config['engine.max_sequences'], budget / one)
-    return int(sliding * count), int(full * count)
+    window, most = window_pages(page_size, model.sliding_window), config['engine.max_checkpoints']
+    affordable = (budget - count * one) // max(1, window * sliding_bytes)
+    # Beyond these, checkpoints keep pages that no sequence needs at the moment.
+    extra = int(min(most, affordable)) * window
+    return _Pages(int(sliding * count) + extra, int(full * count), most * window)
 
 
 def _variant(config: EngineConfig) -> Literal['large', 'small']:

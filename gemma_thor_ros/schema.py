@@ -47,6 +47,10 @@ class RequestError(Exception):
         self.param = param
 
 
+class DeviceError(Exception):
+    """The device is lost: no later step can run in this process. Raised by models and ops."""
+
+
 class ConfigError(Exception):
     """A checkpoint, parameter or policy file is unfit. The message names the file and the item."""
 
@@ -101,7 +105,11 @@ class SamplingParams:
 class Request:
     """What the engine runs: token ids in, token ids out.
 
-    `choice` keys the noise of the n choices of one call. `prompt_ids` must not be empty.
+    `choice` keys the noise of the n choices of one call. `prompt_ids` must not be empty. Times are
+    steady-clock seconds, 0 = none; `first_token_s` runs from submission, `token_gap_s` from the
+    token before. `checkpoints` are prompt positions at which later prompts are likely to part from
+    this one (end of the system block, turn borders). `identity` keeps prompts apart whose equal
+    token ids do not mean the same K and V.
     """
 
     request_id: str
@@ -111,6 +119,21 @@ class Request:
     choice: int = 0
     deadline_s: float = 0.0  # steady-clock seconds from submission; 0 = none
     front_end: str = 'local'  # 'ros', 'http', 'cli', 'local'
+    first_token_s: float = 0.0
+    token_gap_s: float = 0.0
+    checkpoints: tuple[int, ...] = ()
+    identity: str = ''
+
+
+@dataclass(frozen=True)
+class QueuePosition:
+    """Where a request stands that waits for its turn, or for its turn again after a preemption.
+
+    The wait is an estimate from measured speeds and the usual length of answers; 0 = not known.
+    """
+
+    position: int  # 1 = next
+    expected_wait_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.outbox import Outbox
-from gemma_thor_ros.engine.page_pool import plan_pages
+from gemma_thor_ros.engine.page_pool import plan_pages, window_pages
 from gemma_thor_ros.engine.stats import EngineStats
 
-__all__ = ['Engine', 'EngineStats', 'Outbox', 'plan_pages']
+__all__ = ['Engine', 'EngineStats', 'Outbox', 'plan_pages', 'window_pages']

@@ -17,6 +17,7 @@ from typing import Any
 from gemma_thor_ros.engine.admission import Limits, check_request
 from gemma_thor_ros.engine.outbox import Outbox
 from gemma_thor_ros.engine.page_pool import OnFreed, PageManager
+from gemma_thor_ros.engine.prefix_cache import PrefixCache
 from gemma_thor_ros.engine.runner import Choice, Model, Runner
 from gemma_thor_ros.engine.scheduler import Plan, Scheduler
 from gemma_thor_ros.engine.sequence import Sequence
@@ -42,18 +43,22 @@ class Engine:
     max_waiting: how many more may wait. prefill_chunk: prompt tokens per step, over all sequences.
     context_length: the most tokens, prompt and answer, of a request. stop_ids: end a request
     unless it ignores them. suppress_tokens: ids that are never chosen. max_rows: the most rows of
-    a sequence that a step may roll back. on_pages_freed(geometry, page ids): for tests that poison
-    freed pages.
+    a sequence that a step may roll back. max_checkpoint_pages: the most sliding pages that prefix
+    checkpoints may keep; None: all that no sequence uses, 0: no prefix cache.
+    checkpoint_interval: pages between the checkpoints of a long prompt. on_pages_freed(geometry,
+    page ids): for tests that poison freed pages.
     """
 
     def __init__(self, model: Model, *, page_size: int, num_sliding_pages: int,
                  num_full_pages: int, max_sequences: int, max_waiting: int, prefill_chunk: int,
                  context_length: int, stop_ids: tuple[int, ...] = (1, 106, 50),
                  suppress_tokens: tuple[int, ...] = (), max_rows: int = 16,
+                 max_checkpoint_pages: int | None = None, checkpoint_interval: int = 128,
                  on_pages_freed: OnFreed | None = None) -> None:
         for name, value in (('page_size', page_size), ('num_sliding_pages', num_sliding_pages),
                             ('num_full_pages', num_full_pages), ('max_sequences', max_sequences),
-                            ('prefill_chunk', prefill_chunk), ('max_rows', max_rows)):
+                            ('prefill_chunk', prefill_chunk), ('max_rows', max_rows),
+                            ('checkpoint_interval', checkpoint_interval)):
             if value < 1:
                 raise ValueError(f'{name} is {value}; it must be at least 1')
         self.max_sequences = max_sequences
@@ -66,7 +71,10 @@ class Engine:
             max_chunk=prefill_chunk, on_freed=on_pages_freed)
         self.kv_cache: Any = model.new_kv_cache(num_sliding_pages, num_full_pages, page_size)
         self._runner = Runner(model, self.kv_cache, self._limits)
-        self._scheduler = Scheduler(self._pages, max_sequences=max_sequences,
+        self._cache = PrefixCache(
+            self._pages, interval=checkpoint_interval, max_window_pages=(
+                num_sliding_pages if max_checkpoint_pages is None else max_checkpoint_pages))
+        self._scheduler = Scheduler(self._pages, self._cache, max_sequences=max_sequences,
                                     prefill_chunk=prefill_chunk)
         self._thread = threading.Thread(target=self._run, name='gemma_thor_engine', daemon=True)
 
@@ -137,7 +145,7 @@ class Engine:
         """A snapshot; its numbers may be of neighbouring steps."""
         with self._lock:
             state, num_inbox = self._state, len(self._inbox)
-        now, pages = time.monotonic(), self._pages
+        now, pages, cache = time.monotonic(), self._pages, self._cache
         return EngineStats(
             state=state, running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting) + num_inbox,
@@ -147,7 +155,10 @@ class Engine:
             prefill_tokens_per_s=self._prefilled.rate(now), decode_tokens=self._decoded.total,
             prefill_tokens=self._prefilled.total, requests_finished=self._num_finished,
             requests_cancelled=self._num_cancelled, requests_failed=self._num_failed,
-            last_step_ms=self._last_step_ms)
+            last_step_ms=self._last_step_ms, sliding_pages_cached=pages.sliding.num_kept,
+            full_pages_cached=pages.full.num_kept, checkpoints=cache.num_checkpoints,
+            checkpoints_evicted=cache.num_evicted, prompt_tokens=cache.tokens_looked_up,
+            cached_prompt_tokens=cache.tokens_hit)
 
     def stop(self, timeout_s: float = 10.0) -> bool:
         """Take no more requests, answer the open ones with CANCELLED and end the thread.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemma_thor_ros.engine.page_pool import PageManager, PageTables
+from gemma_thor_ros.engine.prefix_cache import PrefixCache, Trail
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.models.batch import Batch, Role, Span
 
@@ -42,8 +43,10 @@ class Scheduler:
     At most `max_sequences` run; at most `prefill_chunk` prompt rows are in a step, in order.
     """
 
-    def __init__(self, pages: PageManager, *, max_sequences: int, prefill_chunk: int) -> None:
+    def __init__(self, pages: PageManager, cache: PrefixCache, *, max_sequences: int,
+                 prefill_chunk: int) -> None:
         self.pages = pages
+        self.cache = cache
         self.max_sequences = max_sequences
         self.prefill_chunk = prefill_chunk
         self.waiting: list[Sequence] = []                # sorted by Sequence.order
@@ -70,10 +73,15 @@ class Scheduler:
         """
         while self.waiting and len(self.running) < self.max_sequences:
             sequence = self.waiting[0]
-            sequence.pages = self.pages.admit(sequence.max_positions)
+            trail = self._trail(sequence)
+            prefix = self.cache.match(trail)
+            sequence.pages = self.pages.admit(sequence.max_positions, prefix)
             if sequence.pages is None:
                 return
             del self.waiting[0]
+            self.cache.use(trail, prefix)
+            sequence.num_committed = prefix.num_pages * self.pages.page_size
+            sequence.cached_tokens = sequence.num_committed
             sequence.admitted = now
             insort(self.running, sequence, key=lambda s: s.order)
 
@@ -100,7 +108,16 @@ class Scheduler:
         """Count a part's rows as cached and free the sliding pages that this leaves behind."""
         sequence = part.sequence
         sequence.num_committed += part.num_rows
+        if part.role is Role.PREFILL:
+            self.cache.leave(self._trail(sequence), _tables(sequence), sequence.num_committed)
         self.pages.trim(_tables(sequence), sequence.num_committed)
+
+    def _trail(self, sequence: Sequence) -> Trail:
+        if sequence.trail is None:
+            request = sequence.request
+            sequence.trail = self.cache.trail(
+                sequence.token_ids[:sequence.num_prompt], request.identity, request.checkpoints)
+        return sequence.trail
 
     def _build(self, chosen: list[tuple[Sequence, int]]) -> Plan:
         num_rows_total = sum(num_rows for _, num_rows in chosen)

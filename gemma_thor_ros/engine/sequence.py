@@ -13,6 +13,7 @@ import numpy as np
 
 from gemma_thor_ros.engine.outbox import Outbox
 from gemma_thor_ros.engine.page_pool import PageTables
+from gemma_thor_ros.engine.prefix_cache import Trail
 from gemma_thor_ros.models.batch import Role
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
 from gemma_thor_ros.schema import Request, SamplingParams, Timings, Usage
@@ -33,6 +34,8 @@ class Sequence:
         self.num_tokens = self.num_prompt
         self.num_committed = 0
         self.pages: PageTables | None = None             # None while it waits, and at its end
+        self.trail: Trail | None = None                  # its prompt's way through the cache
+        self.cached_tokens = 0                           # found there when it first started
         self.history = TokenHistory(request)
         self.deadline = now + request.deadline_s if request.deadline_s > 0.0 else np.inf
         self.submitted = now
@@ -66,7 +69,8 @@ class Sequence:
 
     def usage(self) -> Usage:
         """Token counts up to now."""
-        return Usage(prompt_tokens=self.num_prompt, completion_tokens=self.num_generated)
+        return Usage(prompt_tokens=self.num_prompt, completion_tokens=self.num_generated,
+                     cached_tokens=self.cached_tokens)
 
     def timings(self, now: float) -> Timings:
         """Durations up to now, in milliseconds."""

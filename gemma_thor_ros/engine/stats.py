@@ -17,7 +17,7 @@ class EngineStats:
     state: str                           # 'new', 'running', 'stopped' or 'failed'
     running: int                         # sequences that hold pages
     waiting: int
-    sliding_pages_used: int
+    sliding_pages_used: int              # held by sequences; cached ones are not counted
     sliding_pages_total: int
     full_pages_used: int
     full_pages_total: int
@@ -30,6 +30,12 @@ class EngineStats:
     requests_cancelled: int
     requests_failed: int
     last_step_ms: float
+    sliding_pages_cached: int = 0        # kept for prefix reuse, in use beside that or not
+    full_pages_cached: int = 0
+    checkpoints: int = 0                 # prefixes that a prompt can go on from
+    checkpoints_evicted: int = 0
+    prompt_tokens: int = 0               # of the sequences that started
+    cached_prompt_tokens: int = 0        # of these found in the prefix cache
 
 
 class RateMeter:

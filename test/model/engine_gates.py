@@ -53,6 +53,7 @@ class Answer:
     reason: FinishReason
     message: str
     num_events: int
+    cached_tokens: int = 0
 
     def differs(self, whole: Answer, cancelled: bool) -> bool:
         """A cancelled answer has to be a prefix of the whole one, any other equal to it."""
@@ -158,7 +159,7 @@ def read(outbox: Outbox) -> Answer:
     tokens = [event for event in events if isinstance(event, TokenEvent)]
     return Answer(tuple(i for event in tokens for i in event.token_ids),
                   tuple(x.logprob for event in tokens for x in event.logprobs),
-                  finish.reason, finish.message, len(tokens))
+                  finish.reason, finish.message, len(tokens), finish.usage.cached_tokens)
 
 
 def solo(model: Any, jobs: Sequence[Job], **options: Any) -> dict[str, Answer]:

@@ -227,13 +227,14 @@ class TestCancelLeavesTheNextRequestRight:
 
     def test_planted_history_that_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The next request starts with what the cancelled one had committed."""
-        right, stale = Sequence.__init__, [8]
+        right, stale = scheduler.Scheduler.admit, [8]
 
-        def wrong(self: Sequence, *args: Any) -> None:
-            right(self, *args)
-            if self.request.request_id == 'b':
-                self.num_committed = stale.pop() if stale else 0
-        monkeypatch.setattr(Sequence, '__init__', wrong)
+        def wrong(self: scheduler.Scheduler, now: float) -> None:
+            right(self, now)
+            for sequence in self.running:
+                if sequence.request.request_id == 'b' and stale:
+                    sequence.num_committed = stale.pop()
+        monkeypatch.setattr(scheduler.Scheduler, 'admit', wrong)
         assert cancel_gate(HashModel(), *THREE, [6], **SCARCE) != []
 
 

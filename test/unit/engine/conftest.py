@@ -1,10 +1,15 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Engines on a scripted model for the tests of this folder; each is stopped at the test's end."""
+"""Engines on a scripted model for the tests of this folder; each is stopped at the test's end.
+
+The helpers that recount an engine's books lie with the model tests.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +19,7 @@ from gemma_thor_ros.models.scripted import ScriptedModel
 from gemma_thor_ros.schema import Request, SamplingParams
 
 VOCAB_SIZE = 512
+sys.path.append(str(Path(__file__).parents[2] / 'model'))
 
 
 @pytest.fixture

@@ -241,6 +241,6 @@ def test_two_clients_200_requests_random_cancels_and_faults(
     stats = engine.stats()
     assert (stats.running, stats.waiting) == (0, 0)
     assert (stats.sliding_pages_used, stats.full_pages_used) == (0, 0)
-    assert engine._pages.full.num_reserved == engine._pages.sliding.num_reserved == 0
+    assert engine._pages.promised_full == engine._pages.promised_sliding == 0
     assert not engine._open and not engine._cancels
     assert stats.requests_finished == 200

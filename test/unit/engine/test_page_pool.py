@@ -54,7 +54,7 @@ def test_a_sequence_stays_inside_its_need_and_keeps_what_it_reads(
             break
     pages.release(tables)
     assert pages.sliding.num_used == pages.full.num_used == 0
-    assert pages.sliding.num_reserved == pages.full.num_reserved == 0
+    assert pages.promised_sliding == pages.promised_full == 0
 
 
 def test_need_is_reached() -> None:
@@ -106,7 +106,7 @@ def test_a_page_is_not_freed_twice() -> None:
 def test_an_empty_pool_says_so() -> None:
     pool = PagePool('full', 1)
     pool.take()
-    with pytest.raises(AssertionError, match='no free full page'):
+    with pytest.raises(AssertionError, match='no full page is left: 1 of 1 are in use'):
         pool.take()
 
 
