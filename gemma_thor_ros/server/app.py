@@ -1,40 +1,34 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""The FastAPI application: routes, request ids, readiness. Knows no ROS."""
+"""The FastAPI application: which routes there are and what they answer. Knows no ROS."""
 
 from __future__ import annotations
 
-import asyncio
-import re
-import time
-import uuid
-from typing import Any
-
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from gemma_thor_ros import __version__
-from gemma_thor_ros.chat import Chat
-from gemma_thor_ros.chat_stream import ChatStream
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime, State
-from gemma_thor_ros.schema import ErrorCode, RequestError
-from gemma_thor_ros.server import errors
-from gemma_thor_ros.server.chat_completions import LogprobText, events, to_chat_request, whole
+from gemma_thor_ros.server import chat_completions, completions, errors, openapi
+from gemma_thor_ros.server.errors import ModelNotFound, without_folders
+from gemma_thor_ros.server.json_body import JsonRoute
+from gemma_thor_ros.server.metrics import Metrics
 from gemma_thor_ros.server.openai_types import (
     ChatCompletion,
     ChatCompletionRequest,
-    ErrorOut,
+    Completion,
+    CompletionRequest,
     Health,
     ModelCard,
     ModelList,
 )
-from gemma_thor_ros.server.security import Gate
-from gemma_thor_ros.server.stream import AsyncStream, EventStream, race
-
-_REQUEST_ID = re.compile(r'[A-Za-z0-9._:-]{1,64}')
+from gemma_thor_ros.server.security import Gate, request_id
+from gemma_thor_ros.server.service import Service
+from gemma_thor_ros.server.token_routes import token_router
 
 
 def create_app(runtime: Runtime, config: EngineConfig, api_key: str = '') -> ASGIApp:
@@ -43,62 +37,16 @@ def create_app(runtime: Runtime, config: EngineConfig, api_key: str = '') -> ASG
         title='gemma_thor_ros',
         version=__version__,
         description="Gemma 4 on the robot, in OpenAI's words.",
+        docs_url=None,  # FastAPI's page loads its parts from elsewhere
+        redoc_url=None,
     )
-    started = int(time.time())
     errors.install(app)
-    problems: dict[int | str, dict[str, Any]] = {
-        status: {'model': ErrorOut} for status in (400, 401, 403, 413, 415, 429, 500, 503)
-    }
-
-    @app.get('/health', responses={503: {'model': Health}})
-    async def health() -> Response:
-        """Tell whether requests are served; 503 with the reason while they are not."""
-        state = runtime.state
-        body = Health(
-            status='ok' if state is State.READY else state.value,
-            progress=runtime.progress,
-            stage=runtime.stage,
-            error=runtime.error or None,
-        )
-        return JSONResponse(body.model_dump(), 200 if state is State.READY else 503)
-
-    @app.get('/v1/models', responses=problems)
-    async def models() -> ModelList:
-        """List the model that is loaded."""
-        info = _chat(runtime).model_info()
-        return ModelList(
-            data=[ModelCard(id=info.name, created=started, max_model_len=info.context_length)]
-        )
-
-    @app.post('/v1/chat/completions', response_model=ChatCompletion, responses=problems)
-    async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
-        """Answer a conversation, whole or as server-sent events."""
-        chat = _chat(runtime)
-        info = chat.model_info()
-        if body.model and body.model != info.name:
-            raise RequestError(
-                ErrorCode.INVALID_REQUEST,
-                f'model {body.model[:100]!r} is not served here, {info.name!r} is',
-                'model',
-            )
-        request_id = _request_id(request)
-        asked = to_chat_request(body, request_id)
-        stream = await asyncio.to_thread(chat.submit, asked)
-        pieces = LogprobText(chat.token_bytes) if body.logprobs else None
-        headers = {'X-Request-Id': request_id}
-        if body.stream:
-            include_usage = body.stream_options is not None and body.stream_options.include_usage
-            source = events(
-                AsyncStream(stream), info.name, include_usage, config['http.keep_alive'], pieces
-            )
-            return EventStream(source, stream.cancel, headers)
-        answer = await race(
-            _whole(AsyncStream(stream), stream, info.name, pieces), request.receive, stream.cancel
-        )
-        if answer is None:  # nobody is there to read it
-            return Response(status_code=499)
-        return JSONResponse(answer.model_dump(exclude_none=False), headers=headers)
-
+    metrics = Metrics(runtime)
+    service = Service(runtime, config, metrics.on_step)
+    app.include_router(_status_router(service, metrics))
+    app.include_router(_generation_router(service))
+    app.include_router(token_router(service, openapi.problems(400, 404)))
+    openapi.install(app, with_key=bool(api_key))
     if config['http.allowed_origins']:
         app.add_middleware(
             CORSMiddleware,
@@ -106,36 +54,81 @@ def create_app(runtime: Runtime, config: EngineConfig, api_key: str = '') -> ASG
             allow_methods=['GET', 'POST'],
             allow_headers=['*'],
         )
-    return Gate(app, config, api_key)
+    return Gate(app, config, api_key, metrics.count_response)
 
 
-async def _whole(
-    waiter: AsyncStream, stream: ChatStream, model: str, pieces: LogprobText | None
-) -> ChatCompletion:
-    created = int(time.time())
-    content = []
-    while not stream.done:
-        for delta in await waiter.next(60.0):
-            if pieces is not None and delta.logprobs:
-                content.extend(pieces.of(delta)['content'])
-    for delta in stream.poll():
-        if pieces is not None and delta.logprobs:
-            content.extend(pieces.of(delta)['content'])
-    return whole(stream.result(0.0), model, created, {'content': content} if pieces else None)
+def _status_router(service: Service, metrics: Metrics) -> APIRouter:
+    router = APIRouter()
+    runtime = service.runtime
 
-
-def _chat(runtime: Runtime) -> Chat:
-    """Return the chat, or raise NOT_READY with the reason."""
-    return runtime.require_chat()
-
-
-def _request_id(request: Request) -> str:
-    """Return the client's X-Request-Id, or a new id."""
-    given = request.headers.get('x-request-id', '')
-    if given and not _REQUEST_ID.fullmatch(given):
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST,
-            'X-Request-Id may have 1 to 64 letters, digits, ".", "_", ":" or "-"',
-            'X-Request-Id',
+    @router.get('/health', response_model=Health, responses={503: {'model': Health}})
+    async def health() -> Response:
+        """Tell whether requests are served; 503 with the reason while they are not."""
+        state = runtime.state
+        body = Health(
+            status='ok' if state is State.READY else state.value,
+            progress=runtime.progress,
+            stage=runtime.stage,
+            error=without_folders(runtime.error) or None,
         )
-    return given or f'chatcmpl-{uuid.uuid4().hex}'
+        return JSONResponse(body.model_dump(), 200 if state is State.READY else 503)
+
+    @router.get(
+        '/metrics',
+        response_class=Response,
+        responses={200: {'content': {'text/plain': {'schema': {'type': 'string'}}}}},
+    )
+    async def figures() -> Response:
+        """Return the figures of engine and endpoint in Prometheus' text form."""
+        return Response(metrics.page(), headers={'Content-Type': CONTENT_TYPE_LATEST})
+
+    def card() -> ModelCard:
+        info = service.chat().model_info()
+        return ModelCard(
+            id=info.name, created=service.started, max_model_len=info.context_length
+        )
+
+    @router.get('/v1/models', responses=openapi.problems())
+    async def models() -> ModelList:
+        """List the model that is loaded."""
+        return ModelList(data=[card()])
+
+    @router.get('/v1/models/{model:path}', responses=openapi.problems(404))
+    async def model(model: str) -> ModelCard:
+        """Return the model that is loaded, if it has this name."""
+        found = card()
+        if model != found.id:
+            raise ModelNotFound(model, found.id)
+        return found
+
+    return router
+
+
+def _generation_router(service: Service) -> APIRouter:
+    router = APIRouter(route_class=JsonRoute)
+    max_choices = service.config['request.max_choices']
+
+    @router.post(
+        '/v1/chat/completions', response_model=ChatCompletion, responses=openapi.streamed()
+    )
+    async def chat_completions_route(body: ChatCompletionRequest, request: Request) -> Response:
+        """Answer a conversation, whole or as server-sent events."""
+        name = service.model(body.model or '')
+        asked_id = request_id(request.scope, 'chatcmpl')
+        asked = chat_completions.to_chat_requests(body, asked_id, max_choices)
+        generation = await service.generate(asked)
+        form = chat_completions.ChatForm(asked_id, name, body, service.chat())
+        return await service.answer(request, generation, form, bool(body.stream))
+
+    @router.post('/v1/completions', response_model=Completion, responses=openapi.streamed())
+    async def completions_route(body: CompletionRequest, request: Request) -> Response:
+        """Continue a raw prompt, whole or as server-sent events."""
+        name = service.model(body.model or '')
+        asked_id = request_id(request.scope, 'cmpl')
+        asked = completions.to_chat_requests(body, asked_id, max_choices)
+        generation = await service.generate(asked)
+        form = completions.CompletionForm(asked_id, name, body, service.chat())
+        return await service.answer(request, generation, form, bool(body.stream))
+
+    return router
+

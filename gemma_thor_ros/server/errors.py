@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -32,9 +34,28 @@ _TABLE: dict[ErrorCode, tuple[int, str, str]] = {
 }
 
 
+# What these say may hold a checkpoint's path; the others speak of the request.
+_OF_THE_MACHINE = (ErrorCode.NOT_READY, ErrorCode.MEMORY, ErrorCode.ENGINE, ErrorCode.DEVICE)
+_FOLDERS = re.compile(r'(?<![\w/:.])~?/(?:[^\s/\'",;:()]+/)+')
+
+
+def without_folders(text: str) -> str:
+    """Return a text of the machine with file names in place of whole paths."""
+    return _FOLDERS.sub('', text)
+
+
+class ModelNotFound(Exception):
+    """The request names a model that is not served."""
+
+    def __init__(self, asked: str, served: str) -> None:
+        super().__init__(f'model {asked[:100]!r} is not served here, {served!r} is')
+
+
 def error_body(code: ErrorCode, message: str, param: str = '') -> ErrorOut:
     """Return the body of an error of ours."""
     _, kind, name = _TABLE.get(code, (500, 'server_error', 'internal_error'))
+    if code in _OF_THE_MACHINE:
+        message = without_folders(message)
     return ErrorOut(error=ErrorBody(message=message, type=kind, param=param or None, code=name))
 
 
@@ -45,9 +66,11 @@ def error_response(code: ErrorCode, message: str, param: str = '') -> JSONRespon
     return JSONResponse(error_body(code, message, param).model_dump(), status, headers)
 
 
-def plain_error(status: int, message: str, kind: str, name: str) -> JSONResponse:
+def plain_error(
+    status: int, message: str, kind: str, name: str, param: str | None = None
+) -> JSONResponse:
     """Return an error that has no code of ours (routing, security, body)."""
-    body = ErrorOut(error=ErrorBody(message=message, type=kind, code=name))
+    body = ErrorOut(error=ErrorBody(message=message, type=kind, param=param, code=name))
     return JSONResponse(body.model_dump(), status)
 
 
@@ -57,6 +80,15 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestError)
     async def _request_error(_: Request, error: RequestError) -> JSONResponse:
         return error_response(error.code, error.message, error.param)
+
+    @app.exception_handler(ModelNotFound)
+    async def _model_not_found(_: Request, error: ModelNotFound) -> JSONResponse:
+        return plain_error(404, str(error), 'invalid_request_error', 'model_not_found', 'model')
+
+    @app.exception_handler(Exception)
+    async def _bug(_: Request, error: Exception) -> JSONResponse:
+        # Ours: the server logs it with its traceback, the client learns nothing of the inside.
+        return plain_error(500, 'internal error, see the log', 'server_error', 'internal_error')
 
     @app.exception_handler(RequestValidationError)
     async def _validation(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -73,9 +105,11 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> JSONResponse:
         names = {404: 'not_found', 405: 'method_not_allowed'}
-        return plain_error(
+        answer = plain_error(
             error.status_code,
             str(error.detail),
             'invalid_request_error',
             names.get(error.status_code, 'bad_request'),
         )
+        answer.headers.update(error.headers or {})  # Allow, with 405
+        return answer

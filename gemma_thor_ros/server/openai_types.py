@@ -15,12 +15,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 JsonObject = dict[str, Any]
+PriorityName = Literal['background', 'agent', 'dialogue', 'operator']
 
 
 class StreamOptions(BaseModel):
     """Options of a streamed answer."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class ChatTemplateKwargs(BaseModel):
@@ -38,12 +39,12 @@ class ChatCompletionRequest(BaseModel):
     messages: list[JsonObject] = Field(
         description='OpenAI messages; content is text or text parts'
     )
-    model: str = Field(default='', description='checked when given')
+    model: str | None = Field(default=None, description='checked when given')
     tools: list[JsonObject] | None = None
     tool_choice: str | JsonObject | None = Field(default=None, description='auto or none')
     parallel_tool_calls: bool | None = None
     response_format: JsonObject | None = Field(default=None, description='{"type": "text"}')
-    stream: bool = False
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -61,12 +62,17 @@ class ChatCompletionRequest(BaseModel):
     logit_bias: dict[str, float] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    n: int | None = None
+    n: int | None = Field(default=None, description='answers, which differ by their index')
+    functions: list[JsonObject] | None = Field(default=None, description='not served: tools are')
+    function_call: str | JsonObject | None = Field(default=None, description='not served')
     ignore_eos: bool | None = None
+    continue_final_message: bool | None = Field(
+        default=None, description='go on with the last message, which is an assistant one'
+    )
     reasoning_effort: str | None = Field(default=None, description='none = thinking off')
     enable_thinking: bool | None = None
     chat_template_kwargs: ChatTemplateKwargs | None = None
-    priority: Literal['background', 'agent', 'dialogue', 'operator'] | None = None
+    priority: PriorityName | None = None
     deadline_ms: float | None = Field(default=None, description='whole answer wanted within')
 
 
@@ -128,6 +134,17 @@ class UsageOut(BaseModel):
     completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
 
 
+class TimingsOut(BaseModel):
+    """Ours: where the time went, in milliseconds; tokens_per_s is the rate after the first."""
+
+    queued_ms: float
+    prefill_ms: float
+    time_to_first_token_ms: float
+    decode_ms: float
+    total_ms: float
+    tokens_per_s: float
+
+
 class ChatCompletion(BaseModel):
     """Answer of POST /v1/chat/completions without stream."""
 
@@ -137,6 +154,71 @@ class ChatCompletion(BaseModel):
     model: str
     choices: list[Choice]
     usage: UsageOut
+    timings: TimingsOut
+
+
+class CompletionRequest(BaseModel):
+    """Body of POST /v1/completions: a prompt without a template."""
+
+    model_config = ConfigDict(extra='ignore')
+
+    prompt: str | list[int] | list[str] | list[list[int]] = Field(
+        description='text, which is encoded after a bos token, or token ids, taken as they are'
+    )
+    model: str | None = Field(default=None, description='checked when given')
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_tokens: int | None = Field(default=16, description='null = the default of the server')
+    min_tokens: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: int | None = Field(default=None, description='alternatives a token, 0 to 20')
+    echo: bool | None = Field(default=None, description='begin the text with the prompt')
+    n: int | None = None
+    best_of: int | None = Field(default=None, description='must be equal to n')
+    suffix: str | None = Field(default=None, description='not served')
+    ignore_eos: bool | None = None
+    priority: PriorityName | None = None
+    deadline_ms: float | None = Field(default=None, description='whole answer wanted within')
+
+
+class CompletionLogprobs(BaseModel):
+    """Log probabilities in the form of the completions API, one entry a token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int] = Field(description='where the token begins, in characters of text')
+
+
+class CompletionChoice(BaseModel):
+    """One text and how it ended."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None
+
+
+class Completion(BaseModel):
+    """Answer of POST /v1/completions without stream."""
+
+    id: str
+    object: Literal['text_completion'] = 'text_completion'
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageOut
+    timings: TimingsOut
 
 
 class ModelCard(BaseModel):

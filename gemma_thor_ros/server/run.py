@@ -44,6 +44,7 @@ class Sidecar:
         settings = uvicorn.Config(
             app,
             lifespan='off',
+            ws='none',
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=1,

@@ -1,16 +1,21 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who may talk to the endpoint: Host, Origin, content type, API key, body size.
+"""Who may talk to the endpoint: Host, Origin, content type, API key, body size and pace.
 
-A pure ASGI layer in front of the app, so that nothing of a refused request is read or parsed.
+Gives each answer its X-Request-Id too. A pure ASGI layer in front of the app, so that nothing of a
+refused request is read or parsed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import os
+import re
 import stat
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,7 +27,17 @@ from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.server.errors import plain_error
 
 _LOOPBACK_NAMES = ('localhost', '127.0.0.1', '::1')
-_OPEN_PATHS = ('/health',)
+_OPEN_PATHS = ('/', '/health')  # the page holds no secret; its calls need the key
+_REQUEST_ID = re.compile(r'[A-Za-z0-9._:-]{1,64}')
+_BODIES_AT_ONCE = 8  # of the largest size; more memory is not given to bodies
+
+
+def request_id(scope: Scope, prefix: str) -> str:
+    """Return the id of a request: the client's X-Request-Id, or a new one with this prefix."""
+    state = scope['state']
+    if not state.get('request_id'):
+        state['request_id'] = f'{prefix}-{uuid.uuid4().hex}'
+    return str(state['request_id'])
 
 
 def is_loopback(host: str) -> bool:
@@ -71,10 +86,19 @@ def check_binding(config: EngineConfig) -> str:
 class Gate:
     """ASGI middleware that lets a request through or answers it with an error."""
 
-    def __init__(self, app: ASGIApp, config: EngineConfig, api_key: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: EngineConfig,
+        api_key: str,
+        count_response: Callable[[str, int], None],
+    ) -> None:
         self._app = app
+        self._count_response = count_response
         self._api_key = api_key.encode()
         self._max_body = config['http.max_body'] << 20
+        self._read_timeout_s = config['http.read_timeout']
+        self._held_bytes = 0  # of all bodies that are being read or answered
         self._hosts = {
             *_LOOPBACK_NAMES,
             config['http.host'].lower(),
@@ -88,14 +112,33 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = dict(scope['headers'])
-        refusal = self._check(scope, headers)
-        if refusal is not None:
-            await refusal(scope, receive, send)
-            return
-        if scope['method'] == 'POST':
-            await self._buffered(scope, receive, send)
+        state = scope.setdefault('state', {})
+        given = headers.get(b'x-request-id', b'').decode('latin-1')
+
+        async def send_with_id(message: Message) -> None:
+            if message['type'] == 'http.response.start':
+                name = (b'x-request-id', request_id(scope, 'req').encode())
+                message = {**message, 'headers': [*message['headers'], name]}
+                self._count_response(_label(scope), message['status'])
+            await send(message)
+
+        if not given or _REQUEST_ID.fullmatch(given):
+            state['request_id'] = given
+            refusal = self._check(scope, headers)
         else:
-            await self._app(scope, receive, send)
+            refusal = plain_error(
+                400,
+                'X-Request-Id may have 1 to 64 letters, digits, ".", "_", ":" or "-"',
+                'invalid_request_error',
+                'invalid_value',
+                'X-Request-Id',
+            )
+        if refusal is not None:
+            await refusal(scope, receive, send_with_id)
+        elif scope['method'] == 'POST':
+            await self._buffered(scope, receive, send_with_id)
+        else:
+            await self._app(scope, receive, send_with_id)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> JSONResponse | None:
         """Return the refusal, or None."""
@@ -177,20 +220,69 @@ class Gate:
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the whole body, then run the app on it."""
-        body = b''
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(self._read_timeout_s):
+                refusal = await self._read(receive, parts)
+        except TimeoutError:
+            refusal = _too_slow(self._read_timeout_s)
+        try:
+            if refusal is not None:
+                await refusal(scope, receive, send)
+            elif parts:
+                await self._app(scope, _replay(b''.join(parts), receive), send)
+        finally:
+            self._held_bytes -= sum(map(len, parts))
+
+    async def _read(self, receive: Receive, parts: list[bytes]) -> JSONResponse | None:
+        """Read the body into `parts`, which stays empty when the client goes away; return the
+        refusal, if any.
+        """
+        size = 0
         while True:
             message = await receive()
             if message['type'] == 'http.disconnect':
-                return
-            body += message.get('body', b'')
-            if len(body) > self._max_body:
-                await self._too_large()(scope, receive, send)
-                return
+                self._held_bytes -= size
+                parts.clear()
+                return None
+            part = message.get('body', b'')
+            parts.append(part)
+            size += len(part)
+            self._held_bytes += len(part)
+            if size > self._max_body:
+                return self._too_large()
+            if self._held_bytes > _BODIES_AT_ONCE * self._max_body:
+                return _busy()
             if not message.get('more_body', False):
-                break
-        pending: list[Message] = [{'type': 'http.request', 'body': body, 'more_body': False}]
+                return None
 
-        async def replay() -> Message:
-            return pending.pop() if pending else await receive()
 
-        await self._app(scope, replay, send)
+def _label(scope: Scope) -> str:
+    """Return the route's path for the metrics; what has no route must not make labels."""
+    route = scope.get('route')
+    return str(getattr(route, 'path', 'none'))
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a receive that gives the whole body first."""
+    pending: list[Message] = [{'type': 'http.request', 'body': body, 'more_body': False}]
+
+    async def replay() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return replay
+
+
+def _too_slow(limit_s: float) -> JSONResponse:
+    return plain_error(
+        408,
+        f'the body did not arrive within http.read_timeout, {limit_s:g} s',
+        'invalid_request_error',
+        'body_too_slow',
+    )
+
+
+def _busy() -> JSONResponse:
+    answer = plain_error(429, 'too many large requests at once', 'rate_limit_error', 'busy')
+    answer.headers['Retry-After'] = '1'
+    return answer

@@ -1,51 +1,142 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""A chat stream in asyncio: wake-ups from the engine thread, server-sent events, clients that go
-away.
+"""Answers under way in asyncio: wake-ups from the engine thread, server-sent events, clients that
+go away or take nothing. Knows no OpenAI form.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gemma_thor_ros.chat_stream import ChatStream
-from gemma_thor_ros.schema import ChatDelta
+from gemma_thor_ros.schema import ChatDelta, ChatResult, TokenLogprob
+
+KEEP_ALIVE = ': keep-alive\n\n'
 
 
-class AsyncStream:
-    """The deltas of one ChatStream for a coroutine."""
+class Waker:
+    """Wakes coroutines of one event loop from other threads: one call into the loop for all the
+    streams that a step of the engine has fed.
+    """
 
-    def __init__(self, stream: ChatStream) -> None:
-        self.stream = stream
-        self._ready = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._woken: deque[Callable[[], None]] = deque()
+        self._scheduled = False
 
-        def wake() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._ready.set)
-
-        stream.on_ready(wake)
-
-    async def next(self, timeout_s: float) -> list[ChatDelta]:
-        """Return the new deltas; an empty list after `timeout_s` without any or at the end."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        while True:
-            self._ready.clear()
-            deltas = self.stream.poll()
-            if deltas or self.stream.done:
-                return deltas
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                return []
+    def wake(self, callback: Callable[[], None]) -> None:
+        """Have the loop call `callback`; from any thread."""
+        self._woken.append(callback)
+        if not self._scheduled:
+            self._scheduled = True
             try:
-                await asyncio.wait_for(self._ready.wait(), left)
-            except TimeoutError:
+                self._loop.call_soon_threadsafe(self._run)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                self._woken.clear()
+
+    def _run(self) -> None:
+        self._scheduled = False  # before the look: what comes in from now on schedules anew
+        while self._woken:
+            self._woken.popleft()()
+
+
+class Generation:
+    """The answers to one HTTP request, one stream for each choice; for one coroutine.
+
+    `logprobs[choice]` gathers the log probabilities of the deltas that were taken.
+    `on_step(seconds, tokens)` hears of each step after a choice's first.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[ChatStream],
+        waker: Waker,
+        on_step: Callable[[float, int], None] | None = None,
+    ) -> None:
+        self.streams = tuple(streams)
+        self.logprobs: list[list[TokenLogprob]] = [[] for _ in streams]
+        self._on_step = on_step
+        self._last = [0.0] * len(self.streams)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Future[bool] | None = None
+        self._news = False
+        self._open = list(range(len(self.streams)))
+        for stream in self.streams:
+            stream.on_ready(lambda: waker.wake(self._wake))
+
+    @property
+    def done(self) -> bool:
+        """True when every stream has given its last delta."""
+        return all(stream.done for stream in self.streams)
+
+    async def next(self, timeout_s: float) -> list[tuple[int, ChatDelta]]:
+        """Return the new deltas with their choice; none after `timeout_s` without any, and at the
+        end.
+        """
+        while True:
+            self._news = False
+            deltas = self._poll()
+            if deltas or self.done:
+                return deltas
+            if not self._news and not await self._wait(timeout_s):
                 return []
+
+    def ended(self) -> list[int]:
+        """Return the choices that have ended since the last call."""
+        ended = [choice for choice in self._open if self.streams[choice].done]
+        for choice in ended:
+            self._open.remove(choice)
+        return ended
+
+    def results(self) -> list[ChatResult]:
+        """Return the results of a generation that is done."""
+        return [stream.result(0.0) for stream in self.streams]
+
+    def cancel(self) -> None:
+        """End all choices at the next step border."""
+        for stream in self.streams:
+            if not stream.done:
+                stream.cancel()
+
+    def _poll(self) -> list[tuple[int, ChatDelta]]:
+        deltas = []
+        for choice, stream in enumerate(self.streams):
+            if stream.done:
+                continue
+            for delta in stream.poll():
+                deltas.append((choice, delta))
+                self.logprobs[choice].extend(delta.logprobs)
+                if self._on_step is not None and delta.token_ids:
+                    now = time.monotonic()
+                    if self._last[choice]:
+                        self._on_step(now - self._last[choice], len(delta.token_ids))
+                    self._last[choice] = now
+        return deltas
+
+    async def _wait(self, timeout_s: float) -> bool:
+        """Wait for news; False when the time ran out."""
+        self._waiting = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, self._settle, False)
+        try:
+            return await self._waiting
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+    def _wake(self) -> None:
+        self._news = True
+        self._settle(True)
+
+    def _settle(self, news: bool) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(news)
 
 
 async def until_disconnect(receive: Receive) -> None:
@@ -54,51 +145,67 @@ async def until_disconnect(receive: Receive) -> None:
         pass
 
 
-async def race(work: Awaitable[Any], receive: Receive, cancel: Callable[[], Any]) -> Any:
-    """Return what `work` gives; when the client goes away first, cancel both and return None."""
+async def race(
+    work: Coroutine[Any, Any, Any],
+    cancel: Callable[[], Any],
+    *ends: Coroutine[Any, Any, None],
+) -> Any:
+    """Return what `work` gives; when one of `ends` comes first, cancel both and return None."""
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(until_disconnect(receive))
+    others = [asyncio.ensure_future(end) for end in ends]
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        return None
+        await asyncio.wait({task, *others}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
     finally:
         if not task.done():
             cancel()
             task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        for other in others:
+            other.cancel()
+        await asyncio.gather(task, *others, return_exceptions=True)
 
 
 class EventStream(Response):
-    """Server-sent events; when the client goes away the source is closed and `cancel` is
-    called.
+    """Server-sent events. When the client goes away, or takes nothing for `write_timeout_s`,
+    `cancel` is called and the source is closed.
     """
 
     media_type = 'text/event-stream'
 
     def __init__(
-        self, events: AsyncIterator[str], cancel: Callable[[], Any], headers: dict[str, str]
+        self, events: AsyncIterator[str], cancel: Callable[[], Any], write_timeout_s: float
     ) -> None:
-        super().__init__(
-            headers={'Cache-Control': 'no-cache', 'X-Accel-Buffering': 'no', **headers}
-        )
+        super().__init__(headers={'Cache-Control': 'no-cache', 'X-Accel-Buffering': 'no'})
         del self.headers['content-length']
         self._events = events
         self._cancel = cancel
+        self._timeout_s = write_timeout_s
+        self._sending_since = 0.0  # 0 = no send is under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({'type': 'http.response.start', 'status': 200, 'headers': self.raw_headers})
-
-        async def pump() -> None:
-            async for event in self._events:
-                await send(
-                    {'type': 'http.response.body', 'body': event.encode(), 'more_body': True}
-                )
-            await send({'type': 'http.response.body', 'body': b'', 'more_body': False})
-
         try:
-            await race(pump(), receive, self._cancel)
+            await race(
+                self._pump(send), self._cancel, until_disconnect(receive), self._until_stalled()
+            )
         except OSError:  # the connection broke while sending
             self._cancel()
+
+    async def _pump(self, send: Send) -> None:
+        await send({'type': 'http.response.start', 'status': 200, 'headers': self.raw_headers})
+        async for event in self._events:
+            await self._send(send, event.encode(), True)
+        await self._send(send, b'', False)
+
+    async def _send(self, send: Send, body: bytes, more: bool) -> None:
+        message: Message = {'type': 'http.response.body', 'body': body, 'more_body': more}
+        self._sending_since = time.monotonic()
+        await send(message)
+        self._sending_since = 0.0
+
+    async def _until_stalled(self) -> None:
+        """Return when a send has been waiting for too long."""
+        while True:
+            await asyncio.sleep(self._timeout_s / 4)
+            since = self._sending_since
+            if since and time.monotonic() - since > self._timeout_s:
+                return
