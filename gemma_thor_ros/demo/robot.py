@@ -15,14 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import rclpy
 from geometry_msgs.msg import PoseStamped
 from rclpy.action.server import ActionServer, CancelResponse, ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
@@ -30,7 +28,7 @@ from std_srvs.srv import SetBool
 from gemma_thor_ros.action import Dock, Drive, Say, Turn
 from gemma_thor_ros.demo.motion import Arena, Path, dock_path, drive_path, turn_path
 from gemma_thor_ros.demo.robot_parameters import RobotParameters, declare_parameters
-from gemma_thor_ros.ros.spinning import Spinner
+from gemma_thor_ros.ros.spinning import run_node
 
 STEP_S = 0.02
 POSE_PERIOD_S = 0.05
@@ -251,15 +249,7 @@ class DemoRobot(Node):
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the robot until SIGINT or SIGTERM; exit code 0."""
-    rclpy.init(args=None if args is None else list(args),
-               signal_handler_options=SignalHandlerOptions.NO)
-    spinner = Spinner(DemoRobot())
-    try:
-        spinner.spin()
-    finally:
-        spinner.close()
-        rclpy.try_shutdown()
-    return 0
+    return run_node(DemoRobot, args)
 
 
 if __name__ == '__main__':

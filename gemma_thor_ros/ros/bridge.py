@@ -126,7 +126,7 @@ class ToolBridge:
         self.guard.add_stop_listener(listener)
 
     def close(self) -> None:
-        """Destroy what was made on the node; no call may be running."""
+        """Destroy what was made on the node; cancel the calls first, or they end as lost."""
         self.guard.close()
 
     def run(self, call: ToolCall, *, request_id: str, turn: TurnContext,

@@ -114,6 +114,8 @@ class ChildGoal:
                 self._tell('unavailable', 'the server did not acknowledge the goal within '
                                           f'{self.order.server_timeout:g} s')
                 self._want_cancel('unavailable', 'not acknowledged in time')
+                if not self._client.server_is_ready():
+                    self._finish('unknown', 'the server went away without an answer')
         elif not self._cancel_status:
             if self.order.timeout and now - self._accepted_at > self.order.timeout:
                 self._feedback('timeout', b'')

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import rclpy
 from rclpy.action.client import ActionClient
 from rclpy.action.server import ActionServer, CancelResponse, ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
@@ -25,7 +24,6 @@ from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message
-from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 from std_msgs.msg import Bool
 from unique_identifier_msgs.msg import UUID
@@ -36,7 +34,7 @@ from gemma_thor_ros.msg import GuardState, Heartbeat, StopSource
 from gemma_thor_ros.ros.child_goal import ChildEnd, ChildGoal, Limits, Order
 from gemma_thor_ros.ros.guard_parameters import GuardParameters, declare_parameters
 from gemma_thor_ros.ros.interfaces import InterfaceError, load_type
-from gemma_thor_ros.ros.spinning import Spinner
+from gemma_thor_ros.ros.spinning import Spinner, run_node
 from gemma_thor_ros.ros.stop_latch import LatchFile, Stops
 from gemma_thor_ros.ros.targets import forbidden_target
 from gemma_thor_ros.srv import ReleaseStop
@@ -44,6 +42,7 @@ from gemma_thor_ros.srv import ReleaseStop
 TICK_S = 0.02
 PUBLISH_PERIOD_S = 0.1
 LAST_CANCELS_S = 1.0             # at the end of the process
+MAX_CHILDREN = 64                # goals at a time; more would be a fault of the node
 
 LATEST_QOS = QoSProfile(depth=1)
 INHIBIT_QOS = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -263,6 +262,8 @@ class GoalGuard(Node):
             return 'the goal is of another start of the node'
         if bytes(request.goal_id.uuid) in self._children:
             return 'a goal of that id is running'
+        if len(self._children) >= MAX_CHILDREN:
+            return f'{MAX_CHILDREN} goals are on their way'
         if request.kind != RunChild.Goal.KIND_ACTION:
             return f'kind {request.kind} is not known'
         own = (self.get_fully_qualified_name(), self._llm_node)
@@ -319,18 +320,12 @@ def _seconds(duration: Any) -> float:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the guard until SIGINT or SIGTERM; cancels what it holds; exit code 0."""
-    rclpy.init(args=None if args is None else list(args),
-               signal_handler_options=SignalHandlerOptions.NO)
-    guard = GoalGuard()
-    spinner = Spinner(guard)
-    try:
-        spinner.spin()
-        guard.end()
-        spinner.spin_until(lambda: guard.idle, LAST_CANCELS_S)
-    finally:
-        spinner.close()
-        rclpy.try_shutdown()
-    return 0
+    return run_node(GoalGuard, args, _end)
+
+
+def _end(guard: GoalGuard, spinner: Spinner) -> None:
+    guard.end()
+    spinner.spin_until(lambda: guard.idle, LAST_CANCELS_S)
 
 
 if __name__ == '__main__':

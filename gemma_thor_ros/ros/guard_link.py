@@ -8,6 +8,7 @@ Knows nothing of policies.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import Any
 from action_msgs.msg import GoalInfo
 from action_msgs.srv import CancelGoal
 from rclpy.action.client import ActionClient
+from rclpy.action.server import RCLError
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
@@ -72,6 +74,7 @@ class GuardLink:
         self._latest: tuple[GuardState, float] | None = None
         self._stop_listeners: list[Callable[[str], None]] = []
         self._was_inhibited = True
+        self._closed = False
         self._cancel_clients: dict[str, Any] = {}
         self._subscription = node.create_subscription(
             GuardState, f'{guard}/state', self._on_state, QoSProfile(depth=1),
@@ -106,6 +109,8 @@ class GuardLink:
 
     def fault(self) -> str:
         """Return why the guard can take no goal of ours, or ''."""
+        if self._closed:
+            return 'the tools of the node were closed'
         state = self.state
         if state is None:
             return f'the goal guard {self._guard} has not been heard'
@@ -144,6 +149,8 @@ class GuardLink:
 
     def lost(self, link: ChildLink) -> str:
         """Return why the guard no longer holds the goal, or ''."""
+        if self._closed:
+            return 'the tools of the node were closed'
         state = self.state
         if state is not None and state.instance_id != link.guard_instance_id:
             return 'the goal guard was started anew'
@@ -152,8 +159,8 @@ class GuardLink:
 
     def cancel_directly(self, target: str, goal_id: bytes) -> bool:
         """Ask the server itself to cancel one goal; True when it says so in time."""
-        client = self._cancel_clients[target]
-        if not client.service_is_ready():
+        client = self._cancel_clients.get(target)
+        if client is None or not client.service_is_ready():
             return False
         answered = threading.Event()
         info = GoalInfo(goal_id=UUID(uuid=list(goal_id)))
@@ -165,7 +172,8 @@ class GuardLink:
         return any(bytes(info.goal_id.uuid) == goal_id for info in goals)
 
     def close(self) -> None:
-        """Destroy what was made on the node."""
+        """Destroy what was made on the node; calls that still run end as lost."""
+        self._closed = True
         self._node.destroy_subscription(self._subscription)
         self._run_child.destroy()
         for client in self._cancel_clients.values():
@@ -204,7 +212,7 @@ class ChildLink:
             self._cancel_wanted = True
             handle = self._handle
         if handle is not None:
-            handle.cancel_goal_async()
+            _cancel(handle)
 
     def on_acknowledged(self, future: Future[Any]) -> None:
         """Take the guard's answer to the goal."""
@@ -217,7 +225,7 @@ class ChildLink:
             self._handle = handle
             cancel = self._cancel_wanted
         if cancel:
-            handle.cancel_goal_async()
+            _cancel(handle)
         handle.get_result_async().add_done_callback(self._on_result)
 
     def on_feedback(self, message: Any) -> None:
@@ -227,6 +235,12 @@ class ChildLink:
     def _on_result(self, future: Future[Any]) -> None:
         response = future.result()
         self.items.put(('result', None if response is None else response.result))
+
+
+def _cancel(handle: Any) -> None:
+    """Ask for a cancel; when the link has been closed, the guard misses the heartbeat instead."""
+    with contextlib.suppress(RCLError):
+        handle.cancel_goal_async()
 
 
 def new_goal_id() -> UUID:

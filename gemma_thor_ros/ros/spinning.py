@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Spins a node in the main thread until a signal, so that it ends cleanly and with exit code 0.
+"""Runs a node in the main thread until a signal, so that it ends cleanly and with exit code 0.
 
 For the small processes (goal_guard, demo robot). Signals are ours, not rclpy's: rclpy's handlers
 shut the context down, after which no cancel could be sent any more.
@@ -10,13 +10,52 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import TypeVar
 
+import rclpy
+from rclpy.exceptions import NameValidationException, ParameterException
 from rclpy.executors import ExternalShutdownException, ShutdownException, SingleThreadedExecutor
+from rclpy.logging import get_logger
 from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+EXIT_OK = 0
+EXIT_WRONG_USE = 2
 
 _WAKE_S = 0.1
+
+NodeT = TypeVar('NodeT', bound=Node)
+
+
+def run_node(make: Callable[[], NodeT], args: Sequence[str] | None,
+             at_end: Callable[[NodeT, Spinner], None] | None = None) -> int:
+    """Make a node, spin it until SIGINT or SIGTERM, and return the exit code.
+
+    Args:
+        make: makes the node; a wrong parameter or name ends with code 2 and one line.
+        args: the command line with the program's name, or None for this process's.
+        at_end: called after the signal, while the node still works.
+    """
+    rclpy.init(args=None if args is None else list(args),
+               signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        try:
+            node = make()
+        except (ParameterException, NameValidationException, RuntimeError, ValueError) as error:
+            get_logger(make.__name__).fatal(f'cannot start: {error}')
+            return EXIT_WRONG_USE
+        spinner = Spinner(node)
+        try:
+            spinner.spin()
+            if at_end is not None:
+                at_end(node, spinner)
+        finally:
+            spinner.close()
+    finally:
+        rclpy.try_shutdown()
+    return EXIT_OK
 
 
 class Spinner:

@@ -40,7 +40,8 @@ def main() -> None:
                         callback_group=ReentrantCallbackGroup())
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    threading.Thread(target=executor.spin, daemon=True).start()
+    thread = threading.Thread(target=executor.spin, daemon=True)
+    thread.start()
     heartbeat.start()
 
     def on_event(event: CallEvent) -> None:
@@ -51,6 +52,11 @@ def main() -> None:
     fields = {**dataclasses.asdict(verdict), 'goal_id': verdict.goal_id.hex(),
               'outcome': verdict.outcome.name}
     say(f'verdict {json.dumps(fields)}')
+    heartbeat.stop()
+    executor.shutdown()
+    thread.join(2.0)
+    node.destroy_node()
+    rclpy.try_shutdown()
 
 
 if __name__ == '__main__':

@@ -182,7 +182,7 @@ def test_when_the_node_dies_or_hangs_its_goals_are_canceled_within_a_second(
     if number == signal.SIGSTOP:
         node.send(signal.SIGCONT)
         node.wait_for('verdict')
-        verdict = json.loads(node.output().split('verdict ')[1])
+        verdict = json.loads(node.output().split('verdict ')[1].splitlines()[0])
         assert verdict['status'] == 'canceled' and 'heartbeat' in verdict['reason']
 
 
@@ -376,6 +376,14 @@ def test_odd_goals_are_refused_and_the_guard_lives(guarded: Guarded) -> None:
     result = send()
     assert result.status == 'succeeded'
     assert deserialize_message(bytes(result.payload), Drive.Result).x == 1.0
+
+
+@pytest.mark.parametrize('parameter', [
+    'stop_topics:=5', 'stop_max_age:=99.0', 'stop_topics:=[/a//b]', 'node:=""', 'node:="a b"'])
+def test_a_wrong_parameter_is_named_and_ends_with_code_2(processes: Any, parameter: str) -> None:
+    process = processes.module(GUARD, '--ros-args', '-p', 'state_file:=none', '-p', parameter)
+    assert process.wait(10.0) == 2, process.output()
+    assert 'cannot start' in process.output() and 'Traceback' not in process.output()
 
 
 def test_the_guard_loads_nothing_of_the_engine(tmp_path: Path) -> None:
