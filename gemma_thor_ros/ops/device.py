@@ -1,0 +1,153 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""One CUDA device: loads compiled kernels, launches them, captures graphs. CuPy enters here.
+
+CuPy gives memory, streams, graphs and module loading. Launches go through the driver's own call,
+because programmatic dependent launch has no door in CuPy. Knows no op and no model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from gemma_thor_ros.ops import compile as compiler
+from gemma_thor_ros.schema import ConfigError
+
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6   # CUlaunchAttributeID
+_SHARED_WITHOUT_ASKING = 48 << 10        # more dynamic shared memory has to be requested
+
+
+class _LaunchAttribute(ctypes.Structure):
+    # CUlaunchAttribute: an enum, padding, and a union of 64 bytes of which we set the first int
+    _fields_ = (('id', ctypes.c_int), ('pad', ctypes.c_int), ('value', ctypes.c_int * 16))
+
+
+class _LaunchConfig(ctypes.Structure):
+    # CUlaunchConfig
+    _fields_ = (
+        ('grid', ctypes.c_uint * 3), ('block', ctypes.c_uint * 3),
+        ('shared_bytes', ctypes.c_uint), ('stream', ctypes.c_void_p),
+        ('attributes', ctypes.POINTER(_LaunchAttribute)), ('num_attributes', ctypes.c_uint))
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What kernels are chosen by."""
+
+    name: str
+    arch: str                            # 'sm_90a'
+    num_multiprocessors: int
+    shared_bytes_per_block: int          # the most that a block may ask for
+    l2_bytes: int
+
+
+class Kernel:
+    """A loaded entry point. `registers` and `local_bytes` are what the driver reports."""
+
+    def __init__(self, spec: compiler.KernelSpec, module: Any) -> None:
+        self.spec = spec
+        self._module = module            # unloads with its last reference
+        self._raw = module.get_function(spec.entry)
+        self.registers = int(self._raw.num_regs)
+        self.local_bytes = int(self._raw.local_size_bytes)
+        function = self._raw.kernel
+        self.handle = int(getattr(function, 'ptr', 0) or function.handle)
+        self._shared_bytes = _SHARED_WITHOUT_ASKING
+
+    def allow_shared(self, num_bytes: int) -> None:
+        """Let blocks use this much dynamic shared memory."""
+        if num_bytes > self._shared_bytes:
+            self._raw.max_dynamic_shared_size_bytes = num_bytes
+            self._shared_bytes = num_bytes
+
+
+@cache
+def cupy() -> Any:
+    """The module CuPy; raises ConfigError where it is not installed."""
+    if importlib.util.find_spec('cupy') is None:
+        raise ConfigError('the CUDA engine needs CuPy: install gemma-thor-ros[cuda]')
+    return importlib.import_module('cupy')
+
+
+@cache
+def info() -> DeviceInfo:
+    """The current device of this process."""
+    cp = cupy()
+    properties = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)
+    return DeviceInfo(
+        properties['name'].decode(), compiler.arch_of(properties['major'], properties['minor']),
+        properties['multiProcessorCount'], properties['sharedMemPerBlockOptin'],
+        properties['l2CacheSize'])
+
+
+@cache
+def has_e2m1_conversion() -> bool:
+    """Whether NVFP4 weights are stored and decoded for the device's own e2m1 conversion."""
+    return compiler.converts_e2m1(info().arch, compiler.nvrtc().version)
+
+
+@cache
+def compiled(spec: compiler.KernelSpec) -> Kernel:
+    """The kernel, compiled or taken from the cache on disk, loaded once a process."""
+    path = compiler.cached_cubin(spec, info().arch)
+    return Kernel(spec, cupy().RawModule(path=str(path)))
+
+
+def launch(kernel: Kernel, grid: tuple[int, ...], threads: int, args: tuple[Any, ...],
+           stream: Any, shared_bytes: int = 0, *, overlap: bool = True) -> None:
+    """Enqueue one launch on a CuPy stream, captured if the stream is being captured.
+
+    args: CuPy arrays, ints and floats in the entry's order. overlap: the kernel may start while
+    the one before it on the stream still runs; it waits inside before it reads that one's
+    results (programmatic dependent launch, sm_90 and up).
+    """
+    if shared_bytes > _SHARED_WITHOUT_ASKING:
+        kernel.allow_shared(shared_bytes)
+    values = [_argument(arg) for arg in args]
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+    config = _LaunchConfig()
+    config.grid[:] = (*grid, 1, 1)[:3]
+    config.block[:] = (threads, 1, 1)
+    config.shared_bytes = shared_bytes
+    config.stream = stream.ptr
+    if overlap and compiler.arch_number(info().arch) >= 90:
+        attribute = _LaunchAttribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION)
+        attribute.value[0] = 1
+        config.attributes = ctypes.pointer(attribute)
+        config.num_attributes = 1
+    status = _driver().cuLaunchKernelEx(ctypes.byref(config), ctypes.c_void_p(kernel.handle),
+                                        pointers, None)
+    assert status == 0, (kernel.spec, grid, threads, shared_bytes, f'CUDA error {status}')
+
+
+def capture(stream: Any, enqueue: Callable[[], None]) -> Any:
+    """A CuPy graph of what enqueue() puts on the (non-default) stream; nothing of it runs."""
+    with stream:
+        stream.begin_capture()
+        try:
+            enqueue()
+        finally:
+            graph = stream.end_capture()
+    return graph
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, int):
+        return ctypes.c_int(value)
+    if isinstance(value, float):
+        return ctypes.c_float(value)
+    return ctypes.c_void_p(value.data.ptr)
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL('libcuda.so.1')
+    except OSError as error:
+        raise ConfigError(f'there is no NVIDIA driver on this machine: {error}') from error

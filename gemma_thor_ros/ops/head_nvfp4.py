@@ -1,0 +1,69 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""logits = cap tanh(x W^T / cap) with the tied table requantised to NVFP4: the head of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments
+from gemma_thor_ros.ops.gemm_nvfp4 import ROWS_PER_LAUNCH_TILE, blocks_of
+from gemma_thor_ros.ops.linear import StoredWeight, values
+from gemma_thor_ros.ops.rounding import Array
+from gemma_thor_ros.ops.shapes import check
+
+_WARPS = 16
+_PREFETCH = 4                            # tiles in flight of a warp
+
+
+def head_nvfp4_ref(logits: Array, x: Array, table: StoredWeight, softcap: float) -> None:
+    """Write logits (R, V) from normed rows x (R, H); the products are not rounded."""
+    np.matmul(x, values(table, x.dtype).T, out=logits)
+    logits /= softcap
+    np.tanh(logits, out=logits)
+    logits *= softcap
+
+
+def head_nvfp4(logits: Any, x: Any, weight: Nvfp4Fragments, softcap: float, stream: Any) -> None:
+    """Enqueue logits (R, V) f32 from x (R, H) bf16; V a multiple of 16."""
+    num_rows = check('head_nvfp4', {'V': weight.num_outputs, 'H': weight.columns}, logits=logits,
+                     x=x)['R']
+    assert weight.num_outputs % 16 == 0, weight.num_outputs
+    info = device.info()
+    kernel = device.compiled(spec(weight.columns, num_rows, info.shared_bytes_per_block,
+                                  device.has_e2m1_conversion()))
+    constants = dict(kernel.spec.defines)
+    groups = min(info.num_multiprocessors * constants['MIN_BLOCKS'],
+                 -(-weight.num_row_tiles // constants['WARPS']))
+    device.launch(kernel, (groups, -(-num_rows // ROWS_PER_LAUNCH_TILE)), constants['WARPS'] * 32,
+                  (logits, x, weight.codes, weight.scales, weight.row_scales, num_rows,
+                   weight.num_row_tiles, weight.num_outputs, float(softcap)), stream,
+                  shared_bytes(constants))
+
+
+def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
+         **override: int) -> KernelSpec:
+    """What is compiled for H columns; rows are staged in shared memory where they fit."""
+    tiles = -(-columns // TILE_COLUMNS)
+    constants = {
+        'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': _WARPS,
+        'PREFETCH': min(tiles, _PREFETCH), 'BLOCKS': blocks_of(num_rows), 'STAGED': 1,
+        'MIN_BLOCKS': 1, 'E2M1_HARDWARE': int(hardware), **override}
+    if shared_bytes(constants) > shared_limit:
+        constants['STAGED'] = 0
+    return KernelSpec.of('head_nvfp4', **constants)
+
+
+def shared_bytes(constants: dict[str, int]) -> int:
+    """Dynamic shared memory of a block: the activation rows in fragment order."""
+    return constants['STAGED'] * constants['COLUMN_TILES'] * constants['BLOCKS'] * 1024
+
+
+def bytes_moved(num_rows: int, vocab_size: int, columns: int) -> int:
+    """The table once, rows in, logits out in float32."""
+    tiles = -(-vocab_size // 16) * -(-columns // TILE_COLUMNS)
+    return tiles * 576 + num_rows * (columns * 2 + vocab_size * 4)

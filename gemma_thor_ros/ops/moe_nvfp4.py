@@ -1,0 +1,156 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The experts of generated rows in NVFP4: gate-up with geglu, down, and the weighted sum.
+
+Three launches, so that whoever norms the sum may read the experts' results itself and leave out
+`moe_nvfp4_combine`. Each distinct expert's weights are read once a pass of 16 tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments
+from gemma_thor_ros.ops.geglu import geglu_ref
+from gemma_thor_ros.ops.gemm_nvfp4 import blocks_of, cut
+from gemma_thor_ros.ops.linear import StoredWeight, values
+from gemma_thor_ros.ops.rounding import Array, Rounding, stored
+from gemma_thor_ros.ops.shapes import check
+
+MAX_TOKENS = 16                          # of one pass
+MAX_PAIRS = 128                          # (token, expert) pairs of one pass
+_DOWN_WARPS = 4
+_MAX_PREFETCH = 12
+_GATE_UP_GROUPS = 44                     # blocks of an expert; H200 figures in bench/LOG.md
+
+
+def moe_nvfp4_gate_up_ref(inner: Array, x: Array, expert_ids: npt.NDArray[Any],
+                          gate: StoredWeight, up: StoredWeight,
+                          rounding: Rounding = 'none') -> None:
+    """Write inner (T, K, I) from x (T, H); gate and up (E, I, H). Rows with id -1 are left alone.
+
+    'device' rounds both products and geglu's result to bf16.
+    """
+    for expert in np.unique(expert_ids[expert_ids >= 0]).tolist():
+        token, k = np.nonzero(expert_ids == expert)
+        matrix = np.concatenate([values(part[expert], x.dtype) for part in (gate, up)])
+        product = np.ascontiguousarray(x[token] @ matrix.T)
+        stored(product, rounding)
+        result = np.empty((token.size, inner.shape[-1]), inner.dtype)
+        geglu_ref(result, product, rounding)
+        inner[token, k] = result
+
+
+def moe_nvfp4_down_ref(results: Array, inner: Array, expert_ids: npt.NDArray[Any],
+                       down: StoredWeight, rounding: Rounding = 'none') -> None:
+    """Write results (T, K, H) from inner (T, K, I); down (E, H, I). 'device' rounds to bf16."""
+    for expert in np.unique(expert_ids[expert_ids >= 0]).tolist():
+        token, k = np.nonzero(expert_ids == expert)
+        product = np.ascontiguousarray(inner[token, k] @ values(down[expert], inner.dtype).T)
+        results[token, k] = stored(product, rounding)
+
+
+def moe_nvfp4_combine_ref(out: Array, results: Array, expert_ids: npt.NDArray[Any],
+                          expert_weights: Array) -> None:
+    """Write out (T, H), the weighted sum over K, best expert first; never rounded to bf16."""
+    out[...] = 0
+    for k in range(expert_ids.shape[1]):
+        real = expert_ids[:, k] >= 0
+        out[real] += expert_weights[real, k, None] * results[real, k]
+
+
+def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragments,
+                      stream: Any) -> None:
+    """Enqueue inner (T, K, I) bf16 from x (T, H) bf16, expert_ids (T, K) i32 (-1: padding)."""
+    assert weight.interleaved
+    sizes = check('moe_nvfp4_gate_up', {'I': weight.num_outputs, 'H': weight.columns},
+                  inner=inner, x=x, expert_ids=expert_ids)
+    for start in range(0, sizes['T'], MAX_TOKENS):
+        rows = slice(start, min(start + MAX_TOKENS, sizes['T']))
+        num_tokens = rows.stop - start
+        kernel = device.compiled(gate_up_spec(weight.columns, num_tokens, sizes['K'],
+                                              weight.num_experts, device.has_e2m1_conversion()))
+        tiles = weight.num_row_tiles
+        grid = (_slots(num_tokens, sizes['K'], weight), min(tiles, _GATE_UP_GROUPS))
+        device.launch(kernel, grid, dict(kernel.spec.defines)['K_WARPS'] * 32,
+                      (inner[rows], x[rows], expert_ids[rows], weight.codes, weight.scales,
+                       weight.row_scales, num_tokens * sizes['K'], tiles), stream)
+
+
+def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragments,
+                   stream: Any) -> None:
+    """Enqueue results (T, K, H) bf16 from inner (T, K, I) bf16."""
+    assert not weight.interleaved
+    sizes = check('moe_nvfp4_down', {'H': weight.num_outputs, 'I': weight.columns},
+                  results=results, inner=inner, expert_ids=expert_ids)
+    for start in range(0, sizes['T'], MAX_TOKENS):
+        rows = slice(start, min(start + MAX_TOKENS, sizes['T']))
+        num_tokens = rows.stop - start
+        kernel = device.compiled(down_spec(weight.columns, num_tokens, sizes['K'],
+                                           weight.num_experts, device.has_e2m1_conversion()))
+        tiles, warps = weight.num_row_tiles, dict(kernel.spec.defines)['WARPS']
+        grid = (_slots(num_tokens, sizes['K'], weight), -(-tiles // warps))
+        device.launch(kernel, grid, warps * 32,
+                      (results[rows], inner[rows], expert_ids[rows], weight.codes, weight.scales,
+                       weight.row_scales, num_tokens * sizes['K'], tiles, weight.num_outputs),
+                      stream)
+
+
+def moe_nvfp4_combine(out: Any, results: Any, expert_ids: Any, expert_weights: Any,
+                      stream: Any) -> None:
+    """Enqueue out (T, H) f32, the weighted sum of results (T, K, H) bf16; H even."""
+    sizes = check('moe_nvfp4_combine', out=out, results=results, expert_ids=expert_ids,
+                  expert_weights=expert_weights)
+    assert sizes['H'] % 2 == 0, sizes
+    kernel = device.compiled(combine_spec(sizes['K']))
+    device.launch(kernel, (-(-sizes['H'] // 512), sizes['T']), 256,
+                  (out, results, expert_ids, expert_weights, sizes['H'] // 2), stream)
+
+
+def _slots(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> int:
+    """As many distinct experts as there can be."""
+    assert num_tokens * num_chosen <= MAX_PAIRS, (num_tokens, num_chosen)
+    return min(num_tokens * num_chosen, weight.num_experts)
+
+
+def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int,
+                 hardware: bool, **override: int) -> KernelSpec:
+    """What is compiled for gate-up; the cut of the columns depends on H alone."""
+    warps, tiles = cut(columns)
+    constants = {
+        'ENTRY': 0, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
+        'K_WARPS': warps, 'WARP_TILES': tiles, 'PREFETCH': min(tiles, 4),
+        'BLOCKS': blocks_of(num_tokens), 'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts,
+        'MIN_BLOCKS': 1, 'E2M1_HARDWARE': int(hardware), **override}
+    return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **constants)
+
+
+def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, hardware: bool,
+              **override: int) -> KernelSpec:
+    """What is compiled for down: each warp runs over all of I."""
+    tiles = -(-columns // TILE_COLUMNS)
+    constants = {
+        'ENTRY': 1, 'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': _DOWN_WARPS,
+        'PREFETCH': min(tiles, _MAX_PREFETCH), 'BLOCKS': blocks_of(num_tokens),
+        'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts, 'MIN_BLOCKS': 1,
+        'E2M1_HARDWARE': int(hardware), **override}
+    return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **constants)
+
+
+def combine_spec(num_chosen: int) -> KernelSpec:
+    """What is compiled for the sum."""
+    return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_combine', ENTRY=2, CHOSEN=num_chosen)
+
+
+def bytes_moved(num_tokens: int, num_chosen: int, distinct_experts: int, hidden_size: int,
+                intermediate_size: int) -> int:
+    """The chosen experts' weights once; rows in and out of every expert, combine's included."""
+    pairs = num_tokens * num_chosen
+    weights = distinct_experts * 27 * hidden_size * intermediate_size // 16
+    return weights + 2 * pairs * (3 * hidden_size + 2 * intermediate_size) + (
+        num_tokens * hidden_size * 4)

@@ -1,0 +1,171 @@
+// Copyright 2026 The gemma_thor_ros developers
+// SPDX-License-Identifier: Apache-2.0
+//
+// kv_append: q = rope(rms(q; q_norm)), k = rope(rms(k; k_norm)), v = rms(v) per head, and k and v
+// into their pages. Without a v projection (HAS_V 0) v is the same raw k, before norm and rope.
+//
+// q            (T, Q, D) bf16
+// k_pages, v_pages (P, S, KV, D) bf16, or e4m3 of k / k_scale, v / v_scale
+// qkv          (T, (Q + KV [+ KV]) D) bf16, the raw projections
+// q_norm, k_norm (D) f32
+// turns        (PAIRS) u64: frequency i in turns per position, times 2^64: theta^(-2i / D) / (2 pi)
+// sequences    (T) i32: row of page_table, -1 for padding rows (q becomes zero, nothing is kept)
+// positions    (T) i32; page_table (B, max_pages) i32
+// k_inverse, v_inverse (KV) f32: 1 / k_scale, 1 / v_scale (FP8 only)
+//
+// rope rotates the pairs (i, i + D / 2), i < PAIRS, by position * frequency i. The product is taken
+// as 64-bit integers, whose overflow drops whole turns: the angle is exact to 2^-46 of a turn at
+// position 2^18, and rounds once to f32.
+//
+// Bytes moved: 2 T (Q + KV [+ KV]) D read, T Q D 2 + 2 T KV D written in the pages' type. Bound by
+// latency. One warp per (row, head), 4 in a block; a lane has the columns 8 lane .. + 7, with D 512
+// also 256 above. The sum of squares runs over a lane's columns, then over the warp.
+//
+// PRECOND: D 256 or 512; PAIRS <= D / 2 and a multiple of 8; qkv and q 16-byte aligned.
+// Constants: D, Q_HEADS, KV, HAS_V, PAIRS, S, FP8.
+
+#define WARPS 4
+#define HEADS (Q_HEADS + 2 * KV)
+#define PARTS (D / 256)                  // of 8 columns per lane
+
+struct Head {
+    float x[PARTS][8];
+};
+
+__device__ __forceinline__ Head load_head(const u16* from, int lane) {
+    Head head;
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+        const uint4 v = load_activations(from + p * 256 + lane * 8);
+        const u32 pairs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            head.x[p][2 * i] = bf16_low(pairs[i]);
+            head.x[p][2 * i + 1] = bf16_high(pairs[i]);
+        }
+    }
+    return head;
+}
+
+__device__ __forceinline__ void normalise(Head& head, const float* __restrict__ weight,
+                                          float eps, int lane) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum = fmaf(head.x[p][i], head.x[p][i], sum);
+    }
+    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(warp_sum(sum) / D + eps));
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            head.x[p][i] *= inverse;
+            if (weight != nullptr) head.x[p][i] *= weight[p * 256 + lane * 8 + i];
+        }
+    }
+}
+
+__device__ __forceinline__ void turn(float& low, float& high, float cosine, float sine) {
+    const float x = low, y = high;
+    low = x * cosine - y * sine;
+    high = y * cosine + x * sine;
+}
+
+// A pair is in one lane for D 512, in lanes 16 apart for D 256.
+__device__ __forceinline__ void rotate(Head& head, const u64* __restrict__ turns, int position,
+                                       int lane) {
+    const int first = (PARTS == 2 ? lane : lane % 16) * 8;
+    if (PARTS == 2 && first >= PAIRS) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        float sine = 0.0f, cosine = 1.0f;
+        if (first < PAIRS) {
+            const long long part = (long long)(turns[first + i] * (u64)position);
+            sincospif(__ll2float_rn(part) * 1.0842021724855044e-19f, &sine, &cosine);   // 2^-63
+        }
+        if (PARTS == 2) {
+            turn(head.x[0][i], head.x[PARTS - 1][i], cosine, sine);
+        } else {
+            float own = head.x[0][i], other = __shfl_xor_sync(FULL_MASK, own, 16);
+            if (lane < 16) {
+                turn(own, other, cosine, sine);
+            } else {
+                turn(other, own, cosine, sine);
+            }
+            head.x[0][i] = own;
+        }
+    }
+}
+
+__device__ __forceinline__ void store_bf16(u16* to, const Head& head, int lane) {
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+        const float* x = head.x[p];
+        *(uint4*)(to + p * 256 + lane * 8) =
+            make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]),
+                       pack_bf16(x[6], x[7]));
+    }
+}
+
+__device__ __forceinline__ void store_page(u8* pages, u64 slot, int kv, const Head& head,
+                                           float factor, int lane) {
+    if (!FP8) {
+        store_bf16((u16*)pages + (slot * KV + kv) * D, head, lane);
+        return;
+    }
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+        const float* x = head.x[p];
+        u32 words[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            words[i] = pack_e4m3(x[4 * i] * factor, x[4 * i + 1] * factor)
+                       | pack_e4m3(x[4 * i + 2] * factor, x[4 * i + 3] * factor) << 16;
+        }
+        *(uint2*)(pages + (slot * KV + kv) * D + p * 256 + lane * 8) =
+            make_uint2(words[0], words[1]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * WARP)
+kv_append(u16* __restrict__ q, u8* __restrict__ k_pages, u8* __restrict__ v_pages,
+          const u16* qkv, const float* __restrict__ q_norm, const float* __restrict__ k_norm,
+          const u64* __restrict__ turns, const int* sequences, const int* positions,
+          const int* page_table, const float* __restrict__ k_inverse,
+          const float* __restrict__ v_inverse, int num_rows, int max_pages, float eps) {
+    const int lane = threadIdx.x % WARP, index = blockIdx.x * WARPS + threadIdx.x / WARP;
+    const int row = index / HEADS, head = index % HEADS;
+    allow_next_kernel();
+    wait_for_previous_kernel();
+    if (row >= num_rows) return;
+    const int sequence = (int)load_activation_word(sequences + row);
+    const int position = (int)load_activation_word(positions + row);
+    // V heads are the last ones of qkv; without a projection of their own, the K heads again
+    const int source = head < Q_HEADS + KV || HAS_V ? head : head - KV;
+    Head x = load_head(qkv + ((u64)row * (HAS_V ? HEADS : HEADS - KV) + source) * D, lane);
+    if (head < Q_HEADS) {
+        if (sequence < 0) {
+            x = {};
+        } else {
+            normalise(x, q_norm, eps, lane);
+            rotate(x, turns, position, lane);
+        }
+        store_bf16(q + ((u64)row * Q_HEADS + head) * D, x, lane);
+        return;
+    }
+    if (sequence < 0) return;
+    const int page = (int)load_activation_word(page_table + (u64)sequence * max_pages
+                                               + position / S);
+    const u64 slot = (u64)page * S + position % S;
+    if (head < Q_HEADS + KV) {
+        const int kv = head - Q_HEADS;
+        normalise(x, k_norm, eps, lane);
+        rotate(x, turns, position, lane);
+        store_page(k_pages, slot, kv, x, FP8 ? k_inverse[kv] : 1.0f, lane);
+    } else {
+        const int kv = head - Q_HEADS - KV;
+        normalise(x, nullptr, eps, lane);
+        store_page(v_pages, slot, kv, x, FP8 ? v_inverse[kv] : 1.0f, lane);
+    }
+}

@@ -1,0 +1,153 @@
+// Copyright 2026 The gemma_thor_ros developers
+// SPDX-License-Identifier: Apache-2.0
+//
+// moe_route: z = x W^T over all experts; the K largest z of a row, ties to the lowest id, best
+// first; weights = softmax of those K, times per_expert_scale.
+//
+// expert_ids     (T, K) i32, -1 for padding rows; expert_weights (T, K) f32, 0 for padding rows
+// x              (T, H) bf16: the residual's norm with router.scale * H^(-1/2) as its weight
+// w              (E, H) bf16; per_expert_scale (E) f32
+// sequences      (T) i32, -1 for padding rows
+// scores         (row tiles, SPLITS, 16, E) f32: scratch
+// tickets        (row tiles) u32: scratch, zero before and after every launch
+//
+// Bytes moved: E H 2 of weights, T H 2 of rows. Bound by the latency of one read, the exchange
+// between blocks and K rounds of a maximum.
+// blockIdx: x 8 experts, y one of SPLITS parts of H, z a tile of 16 rows. A block's warps share
+// its columns, UNITS runs of 32 each; one matrix instruction takes 16 rows and 8 experts. Sums go
+// over a warp's columns, then the warps, then the parts in order, a cut that depends on H alone.
+// The block that comes last for its rows adds the parts and chooses: one warp per row, expert e in
+// lane e % 32.
+//
+// PRECOND: H a multiple of 32; E a multiple of 8 and at most 1,024; K <= 32 and K <= E.
+// Constants: H, E, K, SPLITS, UNITS; SPLITS * 8 * UNITS * 32 >= H.
+
+#define WARPS 8
+#define ROWS 16
+#define PER_LANE ((E + WARP - 1) / WARP)
+
+// Order of floats as order of integers; NaN is the lowest number, 0 none at all.
+__device__ __forceinline__ u32 order_key(float x) {
+    const u32 bits = __float_as_uint(x);
+    if (!(x == x)) return 1;
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// One row's choice by one warp. z: (SPLITS, 16, E) at this row.
+__device__ __forceinline__ void choose(int* expert_ids, float* expert_weights, const float* z,
+                                       const float* __restrict__ per_expert_scale, int lane) {
+    float value[PER_LANE];
+    u32 keys[PER_LANE];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        const int expert = i * WARP + lane;
+        value[i] = 0.0f;
+        keys[i] = 0;
+        if (expert < E) {
+#pragma unroll
+            for (int s = 0; s < SPLITS; ++s) value[i] += __ldcg(z + s * ROWS * E + expert);
+            keys[i] = order_key(value[i]);
+        }
+    }
+    int my_id = 0;                       // lane k ends with the k-th expert and its z
+    float my_z = 0.0f, best = 0.0f;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        u32 most = 0;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) most = max(most, keys[i]);
+        most = __reduce_max_sync(FULL_MASK, most);
+        u32 own = 0xFFFFFFFFu;
+        float own_z = 0.0f;
+#pragma unroll
+        for (int i = PER_LANE - 1; i >= 0; --i) {
+            if (keys[i] == most) {
+                own = i * WARP + lane;
+                own_z = value[i];
+            }
+        }
+        const u32 id = __reduce_min_sync(FULL_MASK, own);
+        const float z_k = __shfl_sync(FULL_MASK, own_z, id % WARP);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (own == id && i == id / WARP) keys[i] = 0;
+        }
+        if (k == 0) best = z_k;
+        if (lane == k) {
+            my_id = id;
+            my_z = z_k;
+        }
+    }
+    const float e = expf(my_z - best);
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < K; ++k) sum += __shfl_sync(FULL_MASK, e, k);
+    if (lane < K) {
+        expert_ids[lane] = my_id;
+        expert_weights[lane] = e / sum * per_expert_scale[my_id];
+    }
+}
+
+__device__ __forceinline__ uint4 load_part(const u16* x, int row, int num_rows, int column) {
+    if (row >= num_rows || column >= H) return make_uint4(0, 0, 0, 0);
+    return load_activations(x + (u64)row * H + column);
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * WARP)
+moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, float* scores,
+          u32* tickets, const u16* x, const u16* __restrict__ w,
+          const float* __restrict__ per_expert_scale, const int* sequences, int num_rows) {
+    __shared__ float parts[WARPS][ROWS][8];
+    __shared__ u32 ticket;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const int first_row = blockIdx.z * ROWS;
+    const int first_column = (blockIdx.y * WARPS + warp) * UNITS * 32 + t * 8;
+    allow_next_kernel();
+    uint4 weights[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) {
+        const int column = first_column + u * 32;
+        weights[u] = make_uint4(0, 0, 0, 0);
+        if (column < H) weights[u] = *(const uint4*)(w + (u64)(blockIdx.x * 8 + g) * H + column);
+    }
+    wait_for_previous_kernel();
+    float sums[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) {
+        const int column = first_column + u * 32;
+        const uint4 low = load_part(x, first_row + g, num_rows, column);
+        const uint4 high = load_part(x, first_row + 8 + g, num_rows, column);
+        mma_bf16(sums, low.x, high.x, low.y, high.y, weights[u].x, weights[u].y);
+        mma_bf16(sums, low.z, high.z, low.w, high.w, weights[u].z, weights[u].w);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) parts[warp][g + i / 2 * 8][2 * t + i % 2] = sums[i];
+    __syncthreads();
+    float* z = scores + (u64)blockIdx.z * SPLITS * ROWS * E;
+    if (threadIdx.x < ROWS * 8) {
+        const int row = threadIdx.x / 8, expert = threadIdx.x % 8;
+        float sum = 0.0f;
+#pragma unroll
+        for (int v = 0; v < WARPS; ++v) sum += parts[v][row][expert];
+        z[((u64)blockIdx.y * ROWS + row) * E + blockIdx.x * 8 + expert] = sum;
+        __threadfence();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) ticket = atomicAdd(tickets + blockIdx.z, 1u);
+    __syncthreads();
+    if (ticket != gridDim.x * gridDim.y - 1) return;
+    __threadfence();
+    if (threadIdx.x == 0) tickets[blockIdx.z] = 0;
+    for (int r = warp; r < ROWS && first_row + r < num_rows; r += WARPS) {
+        const u64 row = first_row + r;
+        if ((int)load_activation_word(sequences + row) >= 0) {
+            choose(expert_ids + row * K, expert_weights + row * K, z + r * E, per_expert_scale,
+                   lane);
+        } else if (lane < K) {
+            expert_ids[row * K + lane] = -1;
+            expert_weights[row * K + lane] = 0.0f;
+        }
+    }
+}

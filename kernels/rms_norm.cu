@@ -1,0 +1,223 @@
+// Copyright 2026 The gemma_thor_ros developers
+// SPDX-License-Identifier: Apache-2.0
+//
+// rms(x; w) = x * (mean(x^2) + eps)^(-1/2) * w, in four entries:
+//   rms_norm          normed[i] = rms(x; w_i), i < OUTPUTS
+//   rms_norm_add      x = (x + rms(a; wa)) * scale, then normed as above
+//   rms_norm_sum      out = rms(a; wa) + rms(b; wb)
+//   rms_norm_sum_add  x = (x + rms(rms(a; wa) + rms(b; wb); wc)) * scale, then normed
+//
+// x, out (T, H) f32, the residual; a (T, H) bf16 or f32, b (T, H) f32; normed_i (T, H) bf16
+// wa, wb, wc, w_i (H) f32; scale: the layer_scalar where the sum ends the layer, else 1
+//
+// One launch closes a half layer and opens the next: OUTPUTS norms of the new residual (3 before
+// dense MLP, experts and router, 1 before attention or the head, 0: none).
+//
+// Bytes moved: T H (8 for x, read and written; 2 or 4 for a; 4 for b; 2 for each normed) and the
+// weights. Bound by latency: one read and a sum over the block for each norm.
+// One block per row, 8 numbers per thread in registers; a sum runs over 8 numbers, then the warp,
+// then the warps in order. So a row's bits depend on the row and H alone.
+//
+// PRECOND: H a multiple of 8 and at most 8,192; all arrays 16-byte aligned; no two overlap.
+// Constants: H, OUTPUTS (0 to 3), A_FLOAT (a is f32).
+
+#define WARPS ((H / 8 + WARP - 1) / WARP)
+#define THREADS (WARPS * WARP)
+
+struct Row {
+    float x[8];
+};
+
+__device__ __forceinline__ Row load_f32(const float* from, int column) {
+    Row r = {};
+    if (column < H) {
+        const uint4 low = load_activations(from + column);
+        const uint4 high = load_activations(from + column + 4);
+        const u32 bits[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) r.x[i] = __uint_as_float(bits[i]);
+    }
+    return r;
+}
+
+__device__ __forceinline__ Row load_bf16(const u16* from, int column) {
+    Row r = {};
+    if (column < H) {
+        const uint4 v = load_activations(from + column);
+        const u32 pairs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            r.x[2 * i] = bf16_low(pairs[i]);
+            r.x[2 * i + 1] = bf16_high(pairs[i]);
+        }
+    }
+    return r;
+}
+
+// Weights never change: they are read before the wait.
+__device__ __forceinline__ Row load_weight(const float* __restrict__ from, int column) {
+    Row r = {};
+    if (column < H) {
+        const float4 low = *(const float4*)(from + column);
+        const float4 high = *(const float4*)(from + column + 4);
+        r = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    }
+    return r;
+}
+
+__device__ __forceinline__ void store_f32(float* to, const Row& r, int column) {
+    if (column < H) {
+        *(float4*)(to + column) = make_float4(r.x[0], r.x[1], r.x[2], r.x[3]);
+        *(float4*)(to + column + 4) = make_float4(r.x[4], r.x[5], r.x[6], r.x[7]);
+    }
+}
+
+__device__ __forceinline__ void store_bf16(u16* to, const Row& r, int column) {
+    if (column < H) {
+        *(uint4*)(to + column) = make_uint4(pack_bf16(r.x[0], r.x[1]), pack_bf16(r.x[2], r.x[3]),
+                                            pack_bf16(r.x[4], r.x[5]), pack_bf16(r.x[6], r.x[7]));
+    }
+}
+
+__device__ __forceinline__ float squares(const Row& r) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(r.x[i], r.x[i], sum);
+    return sum;
+}
+
+__device__ __forceinline__ float inverse_rms(float sum, float eps) {
+    return __fdiv_rn(1.0f, __fsqrt_rn(sum / H + eps));
+}
+
+__device__ __forceinline__ Row scaled(const Row& r, float factor, const Row& weight) {
+    Row y;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) y.x[i] = r.x[i] * factor * weight.x[i];
+    return y;
+}
+
+struct Outputs {
+    u16* to[3];
+    Row weights[OUTPUTS > 0 ? OUTPUTS : 1];
+};
+
+__device__ __forceinline__ void write_normed(const Outputs& outputs, const Row& x, u64 row,
+                                             int column, float eps, float* room) {
+    if (OUTPUTS == 0) return;
+    const float inverse = inverse_rms(block_sum(squares(x), room, WARPS), eps);
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; ++i) {
+        store_bf16(outputs.to[i] + row * H, scaled(x, inverse, outputs.weights[i]), column);
+    }
+}
+
+__device__ __forceinline__ Outputs prepare(u16* normed_0, u16* normed_1, u16* normed_2,
+                                           const float* w_0, const float* w_1, const float* w_2,
+                                           int column) {
+    Outputs outputs = {{normed_0, normed_1, normed_2}};
+    const float* from[3] = {w_0, w_1, w_2};
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; ++i) outputs.weights[i] = load_weight(from[i], column);
+    return outputs;
+}
+
+__device__ __forceinline__ Row load_a(const void* a, u64 row, int column) {
+    return A_FLOAT ? load_f32((const float*)a + row * H, column)
+                   : load_bf16((const u16*)a + row * H, column);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+rms_norm(u16* normed_0, u16* normed_1, u16* normed_2, const float* x,
+         const float* __restrict__ w_0, const float* __restrict__ w_1,
+         const float* __restrict__ w_2, float eps) {
+    __shared__ float room[WARPS];
+    const int column = threadIdx.x * 8;
+    const u64 row = blockIdx.x;
+    allow_next_kernel();
+    const Outputs outputs = prepare(normed_0, normed_1, normed_2, w_0, w_1, w_2, column);
+    wait_for_previous_kernel();
+    write_normed(outputs, load_f32(x + row * H, column), row, column, eps, room);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+rms_norm_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const void* a,
+             const float* __restrict__ wa, const float* __restrict__ w_0,
+             const float* __restrict__ w_1, const float* __restrict__ w_2, float eps,
+             float scale) {
+    __shared__ float room[2][WARPS];
+    const int column = threadIdx.x * 8;
+    const u64 row = blockIdx.x;
+    allow_next_kernel();
+    const Outputs outputs = prepare(normed_0, normed_1, normed_2, w_0, w_1, w_2, column);
+    const Row weight = load_weight(wa, column);
+    wait_for_previous_kernel();
+    Row residual = load_f32(x + row * H, column);
+    const Row branch = load_a(a, row, column);
+    const float inverse = inverse_rms(block_sum(squares(branch), room[0], WARPS), eps);
+    const Row normed = scaled(branch, inverse, weight);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) residual.x[i] = (residual.x[i] + normed.x[i]) * scale;
+    store_f32(x + row * H, residual, column);
+    write_normed(outputs, residual, row, column, eps, room[1]);
+}
+
+// The sums of both rows at once: one barrier.
+__device__ __forceinline__ Row normed_sum(const Row& a, const Row& weight_a, const Row& b,
+                                          const Row& weight_b, float eps, float (*room)[WARPS]) {
+    const float own_a = warp_sum(squares(a)), own_b = warp_sum(squares(b));
+    if (threadIdx.x % WARP == 0) {
+        room[0][threadIdx.x / WARP] = own_a;
+        room[1][threadIdx.x / WARP] = own_b;
+    }
+    __syncthreads();
+    float sum_a = 0.0f, sum_b = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+        sum_a += room[0][w];
+        sum_b += room[1][w];
+    }
+    Row y = scaled(a, inverse_rms(sum_a, eps), weight_a);
+    const Row other = scaled(b, inverse_rms(sum_b, eps), weight_b);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) y.x[i] += other.x[i];
+    return y;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+rms_norm_sum(float* __restrict__ out, const void* a, const float* b,
+             const float* __restrict__ wa, const float* __restrict__ wb, float eps) {
+    __shared__ float room[2][WARPS];
+    const int column = threadIdx.x * 8;
+    const u64 row = blockIdx.x;
+    allow_next_kernel();
+    const Row weight_a = load_weight(wa, column), weight_b = load_weight(wb, column);
+    wait_for_previous_kernel();
+    const Row row_a = load_a(a, row, column), row_b = load_f32(b + row * H, column);
+    store_f32(out + row * H, normed_sum(row_a, weight_a, row_b, weight_b, eps, room), column);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+rms_norm_sum_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const void* a,
+                 const float* b, const float* __restrict__ wa, const float* __restrict__ wb,
+                 const float* __restrict__ wc, const float* __restrict__ w_0,
+                 const float* __restrict__ w_1, const float* __restrict__ w_2, float eps,
+                 float scale) {
+    __shared__ float room[4][WARPS];
+    const int column = threadIdx.x * 8;
+    const u64 row = blockIdx.x;
+    allow_next_kernel();
+    const Row weight_a = load_weight(wa, column), weight_b = load_weight(wb, column);
+    const Row weight_c = load_weight(wc, column);
+    const Outputs outputs = prepare(normed_0, normed_1, normed_2, w_0, w_1, w_2, column);
+    wait_for_previous_kernel();
+    Row residual = load_f32(x + row * H, column);
+    const Row row_a = load_a(a, row, column), row_b = load_f32(b + row * H, column);
+    const Row sum = normed_sum(row_a, weight_a, row_b, weight_b, eps, room);
+    const float inverse = inverse_rms(block_sum(squares(sum), room[2], WARPS), eps);
+    const Row normed = scaled(sum, inverse, weight_c);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) residual.x[i] = (residual.x[i] + normed.x[i]) * scale;
+    store_f32(x + row * H, residual, column);
+    write_normed(outputs, residual, row, column, eps, room[3]);
+}
