@@ -32,8 +32,11 @@ from gemma_thor_ros.msg import GuardState
 MAX_STATE_AGE_S = 0.5            # older: no new goal
 START_S = 5.0                    # after this, who has not been found is not there
 LOST_AFTER_S = 1.0               # older: the goals on their way are lost
-DIRECT_CANCEL_S = 0.5
+DIRECT_CANCEL_S = 1.0            # to find the server, and again for its answer
 CANCEL_SERVICE = '_action/cancel_goal'
+
+_NOT_RUNNING = (CancelGoal.Response.ERROR_UNKNOWN_GOAL_ID,
+                CancelGoal.Response.ERROR_GOAL_TERMINATED)
 
 
 class _Gate(MutuallyExclusiveCallbackGroup):
@@ -157,10 +160,20 @@ class GuardLink:
         age = self.state_age_s()
         return f'the goal guard has been silent for {age:.1f} s' if age > LOST_AFTER_S else ''
 
-    def cancel_directly(self, target: str, goal_id: bytes) -> bool:
-        """Ask the server itself to cancel one goal; True when it says so in time."""
+    def can_cancel(self, target: str) -> bool:
+        """Whether the server of `target` is there to be asked without the guard."""
         client = self._cancel_clients.get(target)
-        if client is None or not client.service_is_ready():
+        return client is not None and bool(client.service_is_ready())
+
+    def cancel_directly(self, target: str, goal_id: bytes) -> bool:
+        """Ask the server itself to cancel one goal; True when it does or has no such goal."""
+        deadline = time.monotonic() + DIRECT_CANCEL_S
+        while not self._closed and not self.can_cancel(target):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        client = self._cancel_clients.get(target)
+        if client is None:
             return False
         answered = threading.Event()
         info = GoalInfo(goal_id=UUID(uuid=list(goal_id)))
@@ -168,8 +181,9 @@ class GuardLink:
         future.add_done_callback(lambda _: answered.set())
         if not answered.wait(DIRECT_CANCEL_S):
             return False
-        goals = future.result().goals_canceling
-        return any(bytes(info.goal_id.uuid) == goal_id for info in goals)
+        answer = future.result()
+        return answer.return_code in _NOT_RUNNING or any(
+            bytes(info.goal_id.uuid) == goal_id for info in answer.goals_canceling)
 
     def close(self) -> None:
         """Destroy what was made on the node; calls that still run end as lost."""

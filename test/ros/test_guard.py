@@ -93,6 +93,8 @@ class Guarded:
         self.client.wait_until(lambda: not self.bridge.guard.fault(), 20.0, 'the guard')
         self.client.wait_until(lambda: self.run('think').status != 'unavailable', 20.0,
                                'the discovery of the server')
+        self.client.wait_until(lambda: self.bridge.guard.can_cancel('/base/never'), 20.0,
+                               'the discovery of the server by the node')
         return self.bridge
 
     def run(self, tool: str = 'drive', events: list[CallEvent] | None = None) -> Verdict:
