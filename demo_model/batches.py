@@ -23,16 +23,28 @@ LENGTHS = (192, 256, 320, 384, 448, 512, 640, 768, 960, 1344, 1792)
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
-def _work(args: tuple[int, int]) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+def _work(
+    args: tuple[int, int],
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
     encoded = encode_chunk(*args)
-    return (np.concatenate([one.ids for one in encoded]), np.concatenate([one.learn for one in encoded]),
-            np.asarray([len(one.ids) for one in encoded]))
+    return (
+        np.concatenate([one.ids for one in encoded]),
+        np.concatenate([one.learn for one in encoded]),
+        np.asarray([len(one.ids) for one in encoded]),
+    )
 
 
 class BatchStream:
     """Iterate over (ids (rows, length), targets (rows, length)); targets -100 are not learnt."""
 
-    def __init__(self, seed: int, workers: int, chunk: int = 1000, num_tokens: int = NUM_TOKENS, chunks: int = 100000) -> None:
+    def __init__(
+        self,
+        seed: int,
+        workers: int,
+        chunk: int = 1000,
+        num_tokens: int = NUM_TOKENS,
+        chunks: int = 100000,
+    ) -> None:
         context = multiprocessing.get_context('fork')
         self._pool = context.Pool(workers)
         self._num_tokens = num_tokens
@@ -52,13 +64,15 @@ class BatchStream:
             yield task
 
     def _fill(self) -> None:
-        waiting: dict[int, list[tuple[npt.NDArray[np.uint16], npt.NDArray[np.bool_]]]] = {length: [] for length in LENGTHS}
+        waiting: dict[int, list[tuple[npt.NDArray[np.uint16], npt.NDArray[np.bool_]]]] = {
+            length: [] for length in LENGTHS
+        }
         for ids, learn, lengths in self._pool.imap(_work, self._tasks()):
             ends = np.cumsum(lengths)
             for end, size in zip(ends.tolist(), lengths.tolist(), strict=True):
                 bucket = next(length for length in LENGTHS if size <= length)
                 rows = waiting[bucket]
-                rows.append((ids[end - size:end], learn[end - size:end]))
+                rows.append((ids[end - size : end], learn[end - size : end]))
                 if len(rows) >= max(1, self._num_tokens // bucket):
                     self._put(_batch(rows, bucket))
                     waiting[bucket] = []
@@ -93,5 +107,5 @@ def _batch(rows: list[tuple[npt.NDArray[np.uint16], npt.NDArray[np.bool_]]], len
         size = len(tokens)
         ids[row, :size] = tokens
         wanted = np.where(learn, tokens.astype(np.int64), -100)
-        targets[row, :size - 1] = wanted[1:]
+        targets[row, : size - 1] = wanted[1:]
     return ids, targets

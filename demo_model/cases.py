@@ -21,7 +21,16 @@ from gemma_thor_ros.text.segments import segments_text
 Json = dict[str, Any]
 FREE_WORDING = Path(__file__).parent / 'free_wording.jsonl'
 # The rows that count as simple motion commands: one call of drive, turn or dock.
-MOTION = ('distance', 'angle', 'named angle', 'turn around', 'a bit', 'no unit', 'no direction', 'dock')
+MOTION = (
+    'distance',
+    'angle',
+    'named angle',
+    'turn around',
+    'a bit',
+    'no unit',
+    'no direction',
+    'dock',
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,9 @@ class Case:
     def is_right(self, text: str) -> bool:
         """Judge generated text with its control tokens' markers, the stop token included."""
         if self.expected == 'question':
-            return '<|tool_call>' not in text and text.removesuffix('<turn|>').rstrip().endswith('?')
+            return '<|tool_call>' not in text and text.removesuffix('<turn|>').rstrip().endswith(
+                '?'
+            )
         if self.expected == 'answer':
             return '<|tool_call>' not in text and text.endswith('<turn|>')
         return text == self.expected
@@ -44,7 +55,9 @@ class Case:
 
 def expected_text(message: Json) -> str:
     """What the model must write for an assistant message, up to and with the stop token."""
-    rendered = segments_text(render([{'role': 'user', 'content': 'x'}, message], [], add_generation_prompt=False))
+    rendered = segments_text(
+        render([{'role': 'user', 'content': 'x'}, message], [], add_generation_prompt=False)
+    )
     return rendered.split('<|turn>model\n', 1)[1].removesuffix('\n')
 
 
@@ -60,7 +73,12 @@ def generated_cases(count: int, seed: int, held: bool = True, demo: bool = True)
         last = dialogue.messages[-1]
         users = [message for message in dialogue.messages if message['role'] == 'user']
         key = json.dumps(dialogue.messages[-2])
-        if dialogue.thinking or key in seen or (demo and len(users) > 1) or len(json.dumps(dialogue.messages)) > 4000:
+        if (
+            dialogue.thinking
+            or key in seen
+            or (demo and len(users) > 1)
+            or len(json.dumps(dialogue.messages)) > 4000
+        ):
             continue
         seen.add(key)
         category = dialogue.category
@@ -68,7 +86,11 @@ def generated_cases(count: int, seed: int, held: bool = True, demo: bool = True)
             category = 'after a result'
         elif not demo:
             category = 'all tools: ' + category
-        cases.append(Case(tuple(dialogue.messages[:-1]), tuple(dialogue.tools), expected_text(last), category))
+        cases.append(
+            Case(
+                tuple(dialogue.messages[:-1]), tuple(dialogue.tools), expected_text(last), category
+            )
+        )
     return cases
 
 
@@ -79,9 +101,19 @@ def free_cases(path: Path = FREE_WORDING) -> list[Case]:
         row = json.loads(line)
         expected = row.get('reply', '')
         if row['calls']:
-            expected = expected_text({'role': 'assistant', 'content': '', 'tool_calls': [
-                {'id': f'call_{index}', 'type': 'function', 'function': call} for index, call in enumerate(row['calls'])]})
-        cases.append(Case(({'role': 'user', 'content': row['user']},), DEMO_TOOLS, expected, 'by hand'))
+            expected = expected_text(
+                {
+                    'role': 'assistant',
+                    'content': '',
+                    'tool_calls': [
+                        {'id': f'call_{index}', 'type': 'function', 'function': call}
+                        for index, call in enumerate(row['calls'])
+                    ],
+                }
+            )
+        cases.append(
+            Case(({'role': 'user', 'content': row['user']},), DEMO_TOOLS, expected, 'by hand')
+        )
     return cases
 
 
@@ -95,4 +127,7 @@ def table(cases: list[Case], texts: list[str]) -> dict[str, Json]:
                 row = rows.setdefault(name, [0, 0])
                 row[0] += 1
                 row[1] += right
-    return {name: {'cases': count, 'right_percent': round(100 * right / count, 1)} for name, (count, right) in sorted(rows.items())}
+    return {
+        name: {'cases': count, 'right_percent': round(100 * right / count, 1)}
+        for name, (count, right) in sorted(rows.items())
+    }

@@ -47,7 +47,9 @@ def into_module(weights: dict[str, torch.Tensor], low: torch.dtype = torch.float
 def check(folder: Path) -> float:
     """Largest difference of the logits over random ids."""
     weights = load(folder)
-    config = Gemma4TextConfig(**json.loads((folder / 'config.json').read_text(encoding='utf-8'))['text_config'])
+    config = Gemma4TextConfig(
+        **json.loads((folder / 'config.json').read_text(encoding='utf-8'))['text_config']
+    )
     reference = Gemma4ForCausalLM(config).float().eval()
     named = {name.replace(PREFIX, 'model.'): value.float() for name, value in weights.items()}
     missing, unexpected = reference.load_state_dict(named, strict=False)
@@ -65,5 +67,7 @@ def check(folder: Path) -> float:
 
 if __name__ == '__main__':
     difference = check(Path(sys.argv[1]))
-    print(f'transformers: no missing and no unexpected tensors; logits differ by at most {difference:.2g}')
+    sys.stdout.write(
+        f'transformers: no missing and no unexpected tensors; logits differ by at most {difference:.2g}\n'
+    )
     sys.exit(0 if difference < 1e-4 else 1)

@@ -13,7 +13,15 @@ from demo_model import heldout_phrases as held_phrases
 from demo_model import motion_phrases as phrases
 from demo_model.intents import COLOURS, JOINTS, OBJECTS, PLACES
 from demo_model.phrasing import WORDS, expand, pick, random_name, random_word
-from demo_model.spoken_numbers import ANGLES, LENGTHS, UNITS, Quantity, bare_number, digits, quantity
+from demo_model.spoken_numbers import (
+    ANGLES,
+    LENGTHS,
+    UNITS,
+    Quantity,
+    bare_number,
+    digits,
+    quantity,
+)
 from demo_model.tools import Tool
 
 Json = dict[str, Any]

@@ -11,10 +11,26 @@ from typing import Any
 from demo_model import smalltalk
 from demo_model.commands import Command, command_for, fill, motion_command, sentence
 from demo_model.intents import INTENTS
-from demo_model.motion_phrases import BACKWARD_WORDS, CLAUSES, FORWARD_WORDS, LEFT_WORDS, RIGHT_WORDS, THINGS, TURN_VERBS, WRAPPERS
+from demo_model.motion_phrases import (
+    BACKWARD_WORDS,
+    CLAUSES,
+    FORWARD_WORDS,
+    LEFT_WORDS,
+    RIGHT_WORDS,
+    THINGS,
+    TURN_VERBS,
+    WRAPPERS,
+)
 from demo_model.phrasing import WORDS, expand, pick, random_name, roughen
 from demo_model.results import answer, draw_outcome
-from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, Quantity, bare_number, quantity
+from demo_model.spoken_numbers import (
+    ANGLES,
+    LENGTHS,
+    NUMBER_WORDS,
+    Quantity,
+    bare_number,
+    quantity,
+)
 from demo_model.tools import Tool, draw_tools, other_tool
 
 Json = dict[str, Any]
@@ -235,7 +251,7 @@ def _episodes(tools: list[Tool], rng: random.Random, held: bool, last: Command |
         draw = 0.8 + draw * 0.2
     if last is not None and last.values and last.tool.kind is None and draw < 0.12:
         values = dict(last.values)
-        texts = AGAIN
+        texts: tuple[str, ...] = AGAIN
         if rng.random() < 0.5:
             values = _flipped(values)
             texts = BACK[last.tool.intent]

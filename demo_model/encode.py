@@ -20,9 +20,20 @@ from gemma_thor_ros.text.prompt import render
 from gemma_thor_ros.text.segments import encode_segments
 from gemma_thor_ros.text.tokenizer import Tokenizer
 
-TOKENIZER_FILE = Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model' / 'tokenizer.json'
+TOKENIZER_FILE = (
+    Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model' / 'tokenizer.json'
+)
 MAX_TOKENS = 1792
-_NEWLINE, _TURN, _TURN_END, _CALL_END, _RESPONSE, _RESPONSE_END, _CHANNEL, _CHANNEL_END = 107, 105, 106, 49, 50, 51, 100, 101
+_NEWLINE, _TURN, _TURN_END, _CALL_END, _RESPONSE, _RESPONSE_END, _CHANNEL, _CHANNEL_END = (
+    107,
+    105,
+    106,
+    49,
+    50,
+    51,
+    100,
+    101,
+)
 
 
 @dataclass
@@ -42,19 +53,37 @@ class Encoder:
         self.model_ids = self.tokenizer.encode('model\n')
         self.primer = [_CHANNEL, *self.tokenizer.encode('thought\n'), _CHANNEL_END]
 
-    def prompt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinking: bool = False, variant: str = 'large') -> list[int]:
+    def prompt(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        thinking: bool = False,
+        variant: str = 'large',
+    ) -> list[int]:
         """The ids that a server would send for these messages."""
-        return encode_segments(render(messages, tools, variant=variant, enable_thinking=thinking), self.tokenizer)
+        return encode_segments(
+            render(messages, tools, variant=variant, enable_thinking=thinking), self.tokenizer
+        )
 
     def dialogue(self, dialogue: Dialogue) -> Encoded:
         """Ids of prompt and answers; with thinking only the last model turn is learnt."""
-        segments = render(dialogue.messages, dialogue.tools, variant=dialogue.variant, enable_thinking=dialogue.thinking, add_generation_prompt=False)
+        segments = render(
+            dialogue.messages,
+            dialogue.tools,
+            variant=dialogue.variant,
+            enable_thinking=dialogue.thinking,
+            add_generation_prompt=False,
+        )
         ids = encode_segments(segments, self.tokenizer)
         if ids[-1] == _NEWLINE and ids[-2] == _TURN_END:
             ids.pop()
         last_turn = len(ids) - 1 - ids[::-1].index(_TURN)
         body = last_turn + 1 + len(self.model_ids)
-        primer = not dialogue.thinking and dialogue.variant == 'large' and dialogue.messages[-2]['role'] != 'tool'
+        primer = (
+            not dialogue.thinking
+            and dialogue.variant == 'large'
+            and dialogue.messages[-2]['role'] != 'tool'
+        )
         if primer:
             ids[body:body] = self.primer
         learn = np.zeros(len(ids), dtype=np.bool_)
@@ -64,7 +93,7 @@ class Encoder:
         while position < len(ids):
             token = ids[position]
             if token == _TURN:
-                inside = ids[position + 1:position + 1 + len(self.model_ids)] == self.model_ids
+                inside = ids[position + 1 : position + 1 + len(self.model_ids)] == self.model_ids
                 position += 1 + len(self.model_ids) if inside else 1
                 if inside and position == body:
                     if primer:
@@ -84,7 +113,7 @@ class Encoder:
             inside = inside and token != _TURN_END
             position += 1
         if dialogue.thinking and dialogue.messages[-2]['role'] == 'tool':
-            start += len(self.primer) - 1            # the prompt opens the thought
+            start += len(self.primer) - 1  # the prompt opens the thought
         return Encoded(np.asarray(ids, dtype=np.uint16), learn, start)
 
 

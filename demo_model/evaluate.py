@@ -36,7 +36,16 @@ def answers(chat: Chat, tokenizer: Tokenizer, cases: list[Case]) -> Iterator[str
     for case in cases:
         if len(waiting) == _AT_ONCE:
             yield tokenizer.decode(waiting.pop(0).result(600.0).token_ids)
-        waiting.append(chat.submit(ChatRequest(case.messages, case.tools, sampling={'temperature': 0.0, 'max_tokens': 160}, enable_thinking=False)))
+        waiting.append(
+            chat.submit(
+                ChatRequest(
+                    case.messages,
+                    case.tools,
+                    sampling={'temperature': 0.0, 'max_tokens': 160},
+                    enable_thinking=False,
+                )
+            )
+        )
     for stream in waiting:
         yield tokenizer.decode(stream.result(600.0).token_ids)
 
@@ -47,7 +56,11 @@ def start(folder: str = 'demo') -> tuple[Runtime, Tokenizer]:
     runtime.start()
     if not runtime.wait_ready(300.0):
         raise SystemExit(f'{folder}: {runtime.error or runtime.state.value}')
-    path = Path(folder) if folder != 'demo' else Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model'
+    path = (
+        Path(folder)
+        if folder != 'demo'
+        else Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model'
+    )
     return runtime, Tokenizer.from_folder(path)
 
 
@@ -57,7 +70,9 @@ def case_sets(count: int, only: str = '') -> dict[str, list[Case]]:
     sets = {
         'motion commands, held out': [case for case in held if case.category in MOTION][:count],
         'by hand': free_cases(),
-        'other turns, held out': [case for case in held if case.category not in MOTION][:count // 2],
+        'other turns, held out': [case for case in held if case.category not in MOTION][
+            : count // 2
+        ],
         'training phrasings, new numbers': generated_cases(count // 3, 22, held=False),
         'tools of all kinds, held out': generated_cases(count // 2, 23, demo=False),
     }
@@ -68,7 +83,12 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--folder', default='demo')
-    parser.add_argument('--cases', type=int, default=600, help='held-out motion commands; the other sets are smaller')
+    parser.add_argument(
+        '--cases',
+        type=int,
+        default=600,
+        help='held-out motion commands; the other sets are smaller',
+    )
     parser.add_argument('--only', default='', help='only the sets whose names begin so')
     parser.add_argument('--json', action='store_true')
     parser.add_argument('--wrong', type=Path, help='write the wrong answers there')
@@ -79,22 +99,44 @@ def main() -> None:
     begin = time.monotonic()
     try:
         for name, cases in case_sets(args.cases, args.only).items():
-            texts = list(track(answers(runtime.require_chat(), tokenizer, cases), name, len(cases), disable=args.json))
+            texts = list(
+                track(
+                    answers(runtime.require_chat(), tokenizer, cases),
+                    name,
+                    len(cases),
+                    disable=args.json,
+                )
+            )
             results[name] = table(cases, texts)
-            wrong += [{'set': name, 'category': case.category, 'user': str(case.messages[-1]['content']), 'expected': case.expected, 'got': text}
-                      for case, text in zip(cases, texts, strict=True) if not case.is_right(text)]
+            wrong += [
+                {
+                    'set': name,
+                    'category': case.category,
+                    'user': str(case.messages[-1]['content']),
+                    'expected': case.expected,
+                    'got': text,
+                }
+                for case, text in zip(cases, texts, strict=True)
+                if not case.is_right(text)
+            ]
     finally:
         runtime.stop()
-    motion = results.get('motion commands, held out', {}).get('simple motion', {}).get('right_percent')
+    motion = (
+        results.get('motion commands, held out', {}).get('simple motion', {}).get('right_percent')
+    )
     if args.wrong:
         args.wrong.write_text(json.dumps(wrong, indent=1, ensure_ascii=False), encoding='utf-8')
     if args.json:
-        print(json.dumps({'results': results, 'seconds': round(time.monotonic() - begin, 1)}))
+        sys.stdout.write(
+            json.dumps({'results': results, 'seconds': round(time.monotonic() - begin, 1)}) + '\n'
+        )
     else:
         for name, rows in results.items():
-            print(f'\n{name}')
+            sys.stdout.write(f'\n{name}\n')
             for category, row in rows.items():
-                print(f'  {category:28} {row["cases"]:5} {row["right_percent"]:6.1f} %')
+                sys.stdout.write(
+                    f'  {category:28} {row["cases"]:5} {row["right_percent"]:6.1f} %\n'
+                )
     sys.exit(1 if motion is not None and motion < LIMIT_PERCENT else 0)
 
 

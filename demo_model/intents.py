@@ -93,7 +93,7 @@ INTENTS: tuple[Intent, ...] = (
            'take a picture', 'took a picture', ('record a still image', 'click a photo')),
     Intent('battery', ('get battery', 'battery level', 'battery status', 'read battery', 'charge state'),
            ('Read the battery level.', 'Tell how full the battery is.', 'Get the charge in percent.'), (),
-           ('how full is (the|your) battery', "what is (the|your) battery level", 'check (the|your) battery', 'how much (charge|power|battery) (is left|do you have)',
+           ('how full is (the|your) battery', 'what is (the|your) battery level', 'check (the|your) battery', 'how much (charge|power|battery) (is left|do you have)',
             'battery level', 'battery status please', 'tell me the battery level', 'are you low on battery', 'do you need to charge', 'read the battery'),
            'read the battery', 'read the battery', ('what percentage is the battery at', 'how long will your battery last'),
            'The battery is at {value} percent.', 'percent'),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 # A node is a literal, ('slot', name) or ('choice', [sequence, ...]).
@@ -19,13 +19,47 @@ Node = str | tuple[str, object]
 Sequence_ = list[Node]
 
 WORDS: tuple[str, ...] = tuple(
-    (Path(__file__).parent / 'words.txt').read_text(encoding='utf-8').split())
+    (Path(__file__).parent / 'words.txt').read_text(encoding='utf-8').split()
+)
 _SYLLABLES = tuple(
-    c + v + e for c in ('b', 'br', 'c', 'ch', 'd', 'dr', 'f', 'fl', 'g', 'gr', 'h', 'j', 'k', 'kl',
-                        'l', 'm', 'n', 'p', 'pl', 'qu', 'r', 's', 'sh', 'st', 't', 'tr', 'v', 'w',
-                        'x', 'y', 'z', 'zh')
+    c + v + e
+    for c in (
+        'b',
+        'br',
+        'c',
+        'ch',
+        'd',
+        'dr',
+        'f',
+        'fl',
+        'g',
+        'gr',
+        'h',
+        'j',
+        'k',
+        'kl',
+        'l',
+        'm',
+        'n',
+        'p',
+        'pl',
+        'qu',
+        'r',
+        's',
+        'sh',
+        'st',
+        't',
+        'tr',
+        'v',
+        'w',
+        'x',
+        'y',
+        'z',
+        'zh',
+    )
     for v in ('a', 'e', 'i', 'o', 'u', 'ai', 'ee', 'oo', 'ia')
-    for e in ('', '', 'n', 'r', 'l', 's', 't', 'k', 'x', 'm'))
+    for e in ('', '', 'n', 'r', 'l', 's', 't', 'k', 'x', 'm')
+)
 _LETTERS = 'abcdefghijklmnopqrstuvwxyz'
 
 
@@ -62,7 +96,7 @@ def _parse(text: str, start: int, closers: str) -> tuple[list[Sequence_], int]:
         elif char == '{':
             flush()
             end = text.index('}', position)
-            options[-1].append(('slot', text[position + 1:end]))
+            options[-1].append(('slot', text[position + 1 : end]))
             position = end
         else:
             literal += char
@@ -73,13 +107,17 @@ def _parse(text: str, start: int, closers: str) -> tuple[list[Sequence_], int]:
     return options, position
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(template: str) -> tuple[Node, ...]:
     return tuple(_parse(template, 0, '')[0][0])
 
 
-def _expand(nodes: tuple[Node, ...] | Sequence_, rng: random.Random,
-            fill: Callable[[str], str], out: list[str]) -> None:
+def _expand(
+    nodes: tuple[Node, ...] | Sequence_,
+    rng: random.Random,
+    fill: Callable[[str], str],
+    out: list[str],
+) -> None:
     for node in nodes:
         if isinstance(node, str):
             out.append(node)
@@ -135,24 +173,28 @@ def _typo(word: str, rng: random.Random) -> str:
     position = rng.randint(1, len(word) - 2)
     draw = rng.random()
     if draw < 0.35:
-        return word[:position] + word[position + 1] + word[position] + word[position + 2:]
+        return word[:position] + word[position + 1] + word[position] + word[position + 2 :]
     if draw < 0.7:
-        return word[:position] + word[position + 1:]
+        return word[:position] + word[position + 1 :]
     if draw < 0.9:
         return word[:position] + word[position] + word[position:]
-    return word[:position] + pick(rng, list(_LETTERS)) + word[position + 1:]
+    return word[:position] + pick(rng, list(_LETTERS)) + word[position + 1 :]
 
 
-def roughen(text: str, rng: random.Random, keep: frozenset[str] = frozenset(),
-            typo_rate: float = 0.1) -> str:
+def roughen(
+    text: str, rng: random.Random, keep: frozenset[str] = frozenset(), typo_rate: float = 0.1
+) -> str:
     """What hurried people do to a sentence: letter case, full stop, a typo in one word.
 
     Words in `keep` (the numbers) never get a typo.
     """
     if rng.random() < typo_rate:
         words = text.split(' ')
-        places = [i for i, word in enumerate(words)
-                  if len(word) >= 4 and word.isalpha() and word.lower() not in keep]
+        places = [
+            i
+            for i, word in enumerate(words)
+            if len(word) >= 4 and word.isalpha() and word.lower() not in keep
+        ]
         for _ in range(1 if rng.random() < 0.75 else 2):
             if places:
                 place = places[int(rng.random() * len(places))]

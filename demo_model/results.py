@@ -15,30 +15,146 @@ from demo_model.phrasing import WORDS, expand, pick, random_name
 Json = dict[str, Any]
 
 REASONS = (
-    'path blocked', 'obstacle ahead', 'the way is blocked by {thing}', 'blocked by {thing}', 'wheel slip', 'motor fault', 'motor overheated', 'battery too low',
-    'the battery is at {n} percent', 'no map', 'localization lost', 'goal not reachable', 'no path found', 'bumper pressed', 'the {w} is {w}', 'the {w} failed',
-    'distance {n} m is above the limit of {n} m', 'angle {n} deg is above the limit of {n} deg', 'distance {d} m is below the minimum of {d} m',
-    'speed limit exceeded', 'outside the geofence', 'x {d} is outside of {d} to {d}', 'emergency stop is active', 'stop topic is active', 'motion is inhibited',
-    'not allowed while docked', 'the policy does not allow {w}', 'needs confirmation', 'confirmation was not given', 'operator said no', 'server not available',
-    'action server did not answer', 'no answer within {n} s', 'goal rejected', 'rate limit: {n} calls per minute', 'another goal is active', 'dock not found',
-    'not a number', 'unknown unit {w}', 'sensor {n} is offline', 'camera not ready', 'robot is tilted', 'cliff detected', 'arm not folded', 'charger not detected',
-    '{w} {w}', '{w} {w} {w}', '{w}', 'error {n}', 'E{n}: {w} {w}', 'tool {w} is not in the policy', 'timeout of {n} s exceeded', 'door closed', 'person in the way',
-    'distance {n} {u} is above the limit of {n} m', 'angle {n} deg is above the limit of {n} deg', 'angle {d} rad is above the limit of {d} rad',
-    'distance {d} m is above the limit of 5 m', 'distance {n} m is above the limit of 5 m', 'distance 0 m must be above 0; direction says which way',
-    'the call was not written exactly; write it again', 'the same {w} call stands in this turn twice', "there is no tool '{w}'; the tools are {w}, {w}, {w}",
-    '{w} needs the argument {w}', "{w} has no argument '{w}'; the arguments are {w}, {w}", 'text has {n} characters, the limit is {n}',
-    'busy: {w} is running', 'the stop topic {w} is true', 'the robot was stopped', 'a motion needs confirmation', 'nobody confirmed within {n} s',
-    'the action server {w}/{w} is not there', 'wall ahead', 'the goal is outside of the room', 'no answer to the confirmation', 'canceled', 'stopped',
-    'Goal was rejected by the server', 'The robot is stopped', 'Too close to {thing}', 'Controller is {w}',
+    'path blocked',
+    'obstacle ahead',
+    'the way is blocked by {thing}',
+    'blocked by {thing}',
+    'wheel slip',
+    'motor fault',
+    'motor overheated',
+    'battery too low',
+    'the battery is at {n} percent',
+    'no map',
+    'localization lost',
+    'goal not reachable',
+    'no path found',
+    'bumper pressed',
+    'the {w} is {w}',
+    'the {w} failed',
+    'distance {n} m is above the limit of {n} m',
+    'angle {n} deg is above the limit of {n} deg',
+    'distance {d} m is below the minimum of {d} m',
+    'speed limit exceeded',
+    'outside the geofence',
+    'x {d} is outside of {d} to {d}',
+    'emergency stop is active',
+    'stop topic is active',
+    'motion is inhibited',
+    'not allowed while docked',
+    'the policy does not allow {w}',
+    'needs confirmation',
+    'confirmation was not given',
+    'operator said no',
+    'server not available',
+    'action server did not answer',
+    'no answer within {n} s',
+    'goal rejected',
+    'rate limit: {n} calls per minute',
+    'another goal is active',
+    'dock not found',
+    'not a number',
+    'unknown unit {w}',
+    'sensor {n} is offline',
+    'camera not ready',
+    'robot is tilted',
+    'cliff detected',
+    'arm not folded',
+    'charger not detected',
+    '{w} {w}',
+    '{w} {w} {w}',
+    '{w}',
+    'error {n}',
+    'E{n}: {w} {w}',
+    'tool {w} is not in the policy',
+    'timeout of {n} s exceeded',
+    'door closed',
+    'person in the way',
+    'distance {n} {u} is above the limit of {n} m',
+    'angle {n} deg is above the limit of {n} deg',
+    'angle {d} rad is above the limit of {d} rad',
+    'distance {d} m is above the limit of 5 m',
+    'distance {n} m is above the limit of 5 m',
+    'distance 0 m must be above 0; direction says which way',
+    'the call was not written exactly; write it again',
+    'the same {w} call stands in this turn twice',
+    "there is no tool '{w}'; the tools are {w}, {w}, {w}",
+    '{w} needs the argument {w}',
+    "{w} has no argument '{w}'; the arguments are {w}, {w}",
+    'text has {n} characters, the limit is {n}',
+    'busy: {w} is running',
+    'the stop topic {w} is true',
+    'the robot was stopped',
+    'a motion needs confirmation',
+    'nobody confirmed within {n} s',
+    'the action server {w}/{w} is not there',
+    'wall ahead',
+    'the goal is outside of the room',
+    'no answer to the confirmation',
+    'canceled',
+    'stopped',
+    'Goal was rejected by the server',
+    'The robot is stopped',
+    'Too close to {thing}',
+    'Controller is {w}',
 )
-HELD_REASONS = ('stuck on a {w}', 'the {w} is jammed', '{n} {w} detected near {thing}', 'limit {d} reached', 'lost contact to {w}', 'hardware stop pressed', 'no grip on {thing}',
-                'distance {n} m exceeds {n} m', 'rejected: {w} {w} {w}')
+HELD_REASONS = (
+    'stuck on a {w}',
+    'the {w} is jammed',
+    '{n} {w} detected near {thing}',
+    'limit {d} reached',
+    'lost contact to {w}',
+    'hardware stop pressed',
+    'no grip on {thing}',
+    'distance {n} m exceeds {n} m',
+    'rejected: {w} {w} {w}',
+)
 _THINGS = ('a chair', 'a person', 'a box', 'the wall', 'a cable', 'the door', 'a {w}', 'the {w}')
-_REASON_KEYS = ('reason', 'reason', 'reason', 'message', 'error', 'error_msg', 'detail', 'details', 'why', 'info', 'cause')
+_REASON_KEYS = (
+    'reason',
+    'reason',
+    'reason',
+    'message',
+    'error',
+    'error_msg',
+    'detail',
+    'details',
+    'why',
+    'info',
+    'cause',
+)
 _STATUS_KEYS = ('status', 'status', 'status', 'status', 'state', 'result', 'outcome')
-_GOOD = ('succeeded', 'succeeded', 'succeeded', 'success', 'ok', 'done', 'completed', 'finished', 'SUCCEEDED')
-_BAD = ('aborted', 'aborted', 'failed', 'error', 'failure', 'unavailable', 'ABORTED', 'invalid', 'not_executed')
-_REFUSED = ('refused', 'refused', 'refused', 'rejected', 'denied', 'forbidden', 'not_allowed', 'REFUSED')
+_GOOD = (
+    'succeeded',
+    'succeeded',
+    'succeeded',
+    'success',
+    'ok',
+    'done',
+    'completed',
+    'finished',
+    'SUCCEEDED',
+)
+_BAD = (
+    'aborted',
+    'aborted',
+    'failed',
+    'error',
+    'failure',
+    'unavailable',
+    'ABORTED',
+    'invalid',
+    'not_executed',
+)
+_REFUSED = (
+    'refused',
+    'refused',
+    'refused',
+    'rejected',
+    'denied',
+    'forbidden',
+    'not_allowed',
+    'REFUSED',
+)
 
 
 @dataclass
@@ -62,6 +178,7 @@ def _reason(rng: random.Random, held: bool) -> str:
         if name == 'd':
             return f'{rng.randint(0, 20)}.{rng.randint(1, 9)}'
         return pick(rng, WORDS)
+
     if rng.random() < 0.35:
         text = open_text(rng)
         if rng.random() < 0.3:
@@ -80,12 +197,16 @@ def _extras(rng: random.Random, command: Command) -> Json:
     if command.tool.intent == 'drive' and rng.random() < 0.7:
         fields['distance_m'] = abs(_decimal(rng))
     if command.tool.intent == 'turn' and rng.random() < 0.6:
-        fields[pick(rng, ['angle_deg', 'angle_deg', 'angle_rad', 'yaw_change'])] = abs(_decimal(rng))
+        fields[pick(rng, ['angle_deg', 'angle_deg', 'angle_rad', 'yaw_change'])] = abs(
+            _decimal(rng)
+        )
     if rng.random() < 0.6:
         fields['x'], fields['y'] = _decimal(rng), _decimal(rng)
     for key in ('yaw', 'duration_s', 'frame', 'goal_id', 'error_code', pick(rng, WORDS)):
         if rng.random() < 0.12:
-            fields[key] = {'frame': 'map', 'goal_id': random_name(rng), 'error_code': 0}.get(key, _decimal(rng))
+            fields[key] = {'frame': 'map', 'goal_id': random_name(rng), 'error_code': 0}.get(
+                key, _decimal(rng)
+            )
     return fields
 
 
@@ -102,11 +223,17 @@ def _good_value(command: Command, rng: random.Random) -> tuple[Any, str]:
     if kind == 'place':
         text = pick(rng, ['the {w}', '{w}', 'the {w} room']).replace('{w}', pick(rng, WORDS))
         return text, text
-    number: Any = rng.randint(0, 100) if kind == 'percent' or rng.random() < 0.5 else round(rng.uniform(-20, 40), 1)
+    number: Any = (
+        rng.randint(0, 100)
+        if kind == 'percent' or rng.random() < 0.5
+        else round(rng.uniform(-20, 40), 1)
+    )
     return number, str(number)
 
 
-def draw_outcome(command: Command, rng: random.Random, held: bool, good_share: float = 0.55) -> Outcome:
+def draw_outcome(
+    command: Command, rng: random.Random, held: bool, good_share: float = 0.55
+) -> Outcome:
     """A result for one call, in one of the forms in which tools answer."""
     draw = rng.random()
     status_key = pick(rng, _STATUS_KEYS)
@@ -117,12 +244,22 @@ def draw_outcome(command: Command, rng: random.Random, held: bool, good_share: f
             if rng.random() < 0.35:
                 return Outcome(value, 'done', value=value)
             fields: Json = {status_key: pick(rng, _GOOD)} if rng.random() < 0.5 else {}
-            fields[pick(rng, ['value', 'level', 'result', 'reading', command.tool.name, pick(rng, WORDS)])] = raw
+            fields[
+                pick(
+                    rng,
+                    ['value', 'level', 'result', 'reading', command.tool.name, pick(rng, WORDS)],
+                )
+            ] = raw
             return Outcome(_dump(fields, rng), 'done', value=value)
         if rng.random() < 0.08:
-            return Outcome(pick(rng, ['ok', 'done', 'OK', 'true', 'success', 'finished', 'Done.']), 'done')
+            return Outcome(
+                pick(rng, ['ok', 'done', 'OK', 'true', 'success', 'finished', 'Done.']), 'done'
+            )
         if rng.random() < 0.1:
-            return Outcome(_dump({pick(rng, ['success', 'ok', 'done']): True, **_extras(rng, command)}, rng), 'done')
+            return Outcome(
+                _dump({pick(rng, ['success', 'ok', 'done']): True, **_extras(rng, command)}, rng),
+                'done',
+            )
         fields = {status_key: pick(rng, _GOOD), **_extras(rng, command)}
         if rng.random() < 0.08:
             fields['message'] = pick(rng, ['goal reached', 'ok', 'done', '', 'finished'])
@@ -135,14 +272,44 @@ def draw_outcome(command: Command, rng: random.Random, held: bool, good_share: f
     elif draw < 0.76:
         kind, status = 'refused', pick(rng, _REFUSED)
     elif draw < 0.89:
-        kind, status = 'cancelled', pick(rng, ['canceled', 'canceled', 'cancelled', 'CANCELED', 'stopped', 'interrupted', 'preempted'])
+        kind, status = (
+            'cancelled',
+            pick(
+                rng,
+                [
+                    'canceled',
+                    'canceled',
+                    'cancelled',
+                    'CANCELED',
+                    'stopped',
+                    'interrupted',
+                    'preempted',
+                ],
+            ),
+        )
         with_reason = rng.random() < 0.4
     else:
-        kind, status = 'late', pick(rng, ['timeout_canceled', 'timeout_canceled', 'timeout', 'timed_out', 'timeout_cancelled'])
+        kind, status = (
+            'late',
+            pick(
+                rng,
+                [
+                    'timeout_canceled',
+                    'timeout_canceled',
+                    'timeout',
+                    'timed_out',
+                    'timeout_cancelled',
+                ],
+            ),
+        )
         with_reason = rng.random() < 0.3
     if kind == 'failed' and rng.random() < 0.2:
         if rng.random() < 0.4:
-            return Outcome(pick(rng, ['error: ', 'failed: ', 'Error: ', 'aborted: ']) + reason, 'failed', reason)
+            return Outcome(
+                pick(rng, ['error: ', 'failed: ', 'Error: ', 'aborted: ']) + reason,
+                'failed',
+                reason,
+            )
         fields = {pick(rng, ['success', 'ok']): False} if rng.random() < 0.5 else {}
         fields[pick(rng, ['error', 'error', 'message', 'reason']) if fields else 'error'] = reason
         return Outcome(_dump(fields, rng), 'failed', reason)
@@ -172,9 +339,16 @@ def answer(commands: list[Command], outcomes: list[Outcome]) -> str:
     """The spoken-style sentence after the results: what was done, what was not and why."""
     parts: list[str] = []
     if all(outcome.kind == 'done' for outcome in outcomes):
-        readings = [command.tool.kind.answer.replace('{value}', outcome.value) for command, outcome in zip(commands, outcomes, strict=True)
-                    if command.tool.kind is not None and command.tool.kind.answer]
-        deeds = [command.done for command in commands if not (command.tool.kind is not None and command.tool.kind.answer)]
+        readings = [
+            command.tool.kind.answer.replace('{value}', outcome.value)
+            for command, outcome in zip(commands, outcomes, strict=True)
+            if command.tool.kind is not None and command.tool.kind.answer
+        ]
+        deeds = [
+            command.done
+            for command in commands
+            if not (command.tool.kind is not None and command.tool.kind.answer)
+        ]
         if deeds:
             head = ', '.join(deeds[:-1])
             parts.append('I ' + (f'{head} and {deeds[-1]}' if head else deeds[-1]) + '.')

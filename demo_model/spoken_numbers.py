@@ -16,9 +16,28 @@ from demo_model.phrasing import pick
 
 Number = int | float
 
-_ONES = ('zero', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight', 'nine', 'ten',
-         'eleven', 'twelve', 'thirteen', 'fourteen', 'fifteen', 'sixteen', 'seventeen', 'eighteen',
-         'nineteen')
+_ONES = (
+    'zero',
+    'one',
+    'two',
+    'three',
+    'four',
+    'five',
+    'six',
+    'seven',
+    'eight',
+    'nine',
+    'ten',
+    'eleven',
+    'twelve',
+    'thirteen',
+    'fourteen',
+    'fifteen',
+    'sixteen',
+    'seventeen',
+    'eighteen',
+    'nineteen',
+)
 _TENS = ('', '', 'twenty', 'thirty', 'forty', 'fifty', 'sixty', 'seventy', 'eighty', 'ninety')
 
 
@@ -124,10 +143,16 @@ class Quantity:
 
 # unit key: (singular forms, plural forms, short forms)
 UNITS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    'm': (('metre', 'meter'), ('metres', 'meters', 'metres', 'meters', 'metre', 'meter'),
-          ('m', 'm', 'm', 'mtr', 'mtrs')),
-    'cm': (('centimetre', 'centimeter'), ('centimetres', 'centimeters', 'centimeter'),
-           ('cm', 'cm', 'cm', 'cms')),
+    'm': (
+        ('metre', 'meter'),
+        ('metres', 'meters', 'metres', 'meters', 'metre', 'meter'),
+        ('m', 'm', 'm', 'mtr', 'mtrs'),
+    ),
+    'cm': (
+        ('centimetre', 'centimeter'),
+        ('centimetres', 'centimeters', 'centimeter'),
+        ('cm', 'cm', 'cm', 'cms'),
+    ),
     'mm': (('millimetre', 'millimeter'), ('millimetres', 'millimeters'), ('mm', 'mm', 'mms')),
     'ft': (('foot',), ('feet', 'feet', 'foot'), ('ft', 'ft', 'ft.')),
     'in': (('inch',), ('inches', 'inches', 'inch'), ('in', 'in.', '"')),
@@ -136,8 +161,13 @@ UNITS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 }
 LENGTHS = ('m', 'm', 'm', 'm', 'cm', 'cm', 'cm', 'mm', 'ft', 'ft', 'in')
 ANGLES = ('deg', 'deg', 'deg', 'deg', 'rad')
-_HALVES = ((0.5, 'a half'), (0.25, 'a quarter'), (0.75, 'three quarters'), (0.5, 'one half'),
-           (0.25, 'one quarter'))
+_HALVES = (
+    (0.5, 'a half'),
+    (0.25, 'a quarter'),
+    (0.75, 'three quarters'),
+    (0.5, 'one half'),
+    (0.25, 'one quarter'),
+)
 
 
 def _fraction(rng: random.Random, unit: str, held: bool) -> Quantity:
@@ -147,23 +177,54 @@ def _fraction(rng: random.Random, unit: str, held: bool) -> Quantity:
     article = 'an' if single[0] in 'aeiou' else 'a'
     draw = rng.random()
     if draw < 0.3:
-        part, name = rng.choice(((0.5, 'half'), (0.5, 'half'), (0.25, 'a quarter'), (0.25, 'quarter'),
-                                 (0.75, 'three quarters'), (0.75, 'three-quarters'),
-                                 (0.1, 'a tenth')))
+        part, name = rng.choice(
+            (
+                (0.5, 'half'),
+                (0.5, 'half'),
+                (0.25, 'a quarter'),
+                (0.25, 'quarter'),
+                (0.75, 'three quarters'),
+                (0.75, 'three-quarters'),
+                (0.1, 'a tenth'),
+            )
+        )
         if name == 'half':
-            text = pick(rng, [f'half {article} {single}', f'half {article} {single}',
-                              f'half {single}', f'{article} half {single}', f'one half {single}'])
+            text = pick(
+                rng,
+                [
+                    f'half {article} {single}',
+                    f'half {article} {single}',
+                    f'half {single}',
+                    f'{article} half {single}',
+                    f'one half {single}',
+                ],
+            )
         elif name == 'a tenth':
             text = f'a tenth of {article} {single}'
         else:
-            text = pick(rng, [f'{name} of {article} {single}', f'{name} of {article} {single}',
-                              f'{name} {single}'])
+            text = pick(
+                rng,
+                [
+                    f'{name} of {article} {single}',
+                    f'{name} of {article} {single}',
+                    f'{name} {single}',
+                ],
+            )
         return Quantity(part, unit, text)
     if draw < 0.36:
-        return Quantity(*rng.choice(((0.5, unit, f'1/2 {single}'), (0.25, unit, f'1/4 {single}'),
-                                     (0.75, unit, f'3/4 {single}'), (1.5, unit, f'1 1/2 {plural}'),
-                                     (2.5, unit, f'2 1/2 {plural}'), (0.5, unit, f'½ {single}'),
-                                     (1.5, unit, f'1½ {plural}'))))
+        return Quantity(
+            *rng.choice(
+                (
+                    (0.5, unit, f'1/2 {single}'),
+                    (0.25, unit, f'1/4 {single}'),
+                    (0.75, unit, f'3/4 {single}'),
+                    (1.5, unit, f'1 1/2 {plural}'),
+                    (2.5, unit, f'2 1/2 {plural}'),
+                    (0.5, unit, f'½ {single}'),
+                    (1.5, unit, f'1½ {plural}'),
+                )
+            )
+        )
     whole = rng.randint(1, 12) if rng.random() < 0.8 else rng.randint(10, 99)
     part, name = _HALVES[int(rng.random() * len(_HALVES))]
     if rng.random() < 0.5:
@@ -191,11 +252,17 @@ def quantity(rng: random.Random, kinds: tuple[str, ...], held: bool = False) -> 
     if draw < 0.22:
         value: Number = 1
         word = pick(rng, single)
-        text = ('an ' if word[0] in 'aeiou' else pick(rng, ['a ', 'a ', 'one ', 'a single '])) + word
+        text = (
+            'an ' if word[0] in 'aeiou' else pick(rng, ['a ', 'a ', 'one ', 'a single '])
+        ) + word
         return Quantity(value, unit, text)
     if draw < 0.25:
-        return rng.choice((Quantity(2, unit, 'a couple of ' + pick(rng, plural[:2])),
-                           Quantity(12, unit, 'a dozen ' + pick(rng, plural[:2]))))
+        return rng.choice(
+            (
+                Quantity(2, unit, 'a couple of ' + pick(rng, plural[:2])),
+                Quantity(12, unit, 'a dozen ' + pick(rng, plural[:2])),
+            )
+        )
     if draw < 0.6:
         value, text = words(rng, held)
         form = pick(rng, single) if value == 1 else pick(rng, plural)
@@ -214,5 +281,20 @@ def bare_number(rng: random.Random, held: bool = False) -> tuple[Number, str]:
     return digits(rng, held) if rng.random() < 0.6 else words(rng, held)
 
 
-NUMBER_WORDS = frozenset((*_ONES, *_TENS, 'hundred', 'thousand', 'point', 'half', 'quarter', 'quarters', 'third',
-                          'tenth', 'couple', 'dozen', 'three-quarters')) - {''}
+NUMBER_WORDS = frozenset(
+    (
+        *_ONES,
+        *_TENS,
+        'hundred',
+        'thousand',
+        'point',
+        'half',
+        'quarter',
+        'quarters',
+        'third',
+        'tenth',
+        'couple',
+        'dozen',
+        'three-quarters',
+    )
+) - {''}

@@ -23,8 +23,10 @@ def _function(name: str, description: str, properties: Json, required: list[str]
     parameters: Json = {'type': 'object', 'properties': properties}
     if required:
         parameters['required'] = required
-    return {'type': 'function',
-            'function': {'name': name, 'description': description, 'parameters': parameters}}
+    return {
+        'type': 'function',
+        'function': {'name': name, 'description': description, 'parameters': parameters},
+    }
 
 
 def _enum(values: list[str], description: str = '') -> Json:
@@ -36,14 +38,26 @@ def _enum(values: list[str], description: str = '') -> Json:
 
 # The demo robot's tools, as its policy file declares them.
 DEMO_TOOLS: tuple[Json, ...] = (
-    _function('drive', 'Drive straight ahead or back.', {
-        'distance': {'type': 'number', 'description': 'How far, a positive number'},
-        'unit': _enum(['m', 'cm', 'mm', 'ft', 'in'], 'Unit of distance'),
-        'direction': _enum(['forward', 'backward'])}, ['distance', 'unit', 'direction']),
-    _function('turn', 'Turn on the spot.', {
-        'angle': {'type': 'number', 'description': 'How far, a positive number'},
-        'unit': _enum(['deg', 'rad'], 'Unit of angle'),
-        'direction': _enum(['left', 'right'])}, ['angle', 'unit', 'direction']),
+    _function(
+        'drive',
+        'Drive straight ahead or back.',
+        {
+            'distance': {'type': 'number', 'description': 'How far, a positive number'},
+            'unit': _enum(['m', 'cm', 'mm', 'ft', 'in'], 'Unit of distance'),
+            'direction': _enum(['forward', 'backward']),
+        },
+        ['distance', 'unit', 'direction'],
+    ),
+    _function(
+        'turn',
+        'Turn on the spot.',
+        {
+            'angle': {'type': 'number', 'description': 'How far, a positive number'},
+            'unit': _enum(['deg', 'rad'], 'Unit of angle'),
+            'direction': _enum(['left', 'right']),
+        },
+        ['angle', 'unit', 'direction'],
+    ),
     _function('dock', 'Drive to the charging dock.', {}, []),
     _function('say', 'Speak a sentence aloud.', {'text': {'type': 'string'}}, ['text']),
 )
@@ -55,9 +69,9 @@ class Tool:
 
     intent: str
     declaration: Json
-    names: dict[str, str] = field(default_factory=dict)          # parameter key -> argument name
+    names: dict[str, str] = field(default_factory=dict)  # parameter key -> argument name
     values: dict[str, dict[str, str]] = field(default_factory=dict)  # parameter key -> value map
-    kind: Intent | None = None                                   # for tools of other kinds
+    kind: Intent | None = None  # for tools of other kinds
 
     @property
     def name(self) -> str:
@@ -74,10 +88,16 @@ class Tool:
 
 def demo_tools() -> list[Tool]:
     """The demo robot's four tools, exactly as declared."""
-    names = ({'distance': 'distance', 'unit': 'unit', 'direction': 'direction'},
-             {'angle': 'angle', 'unit': 'unit', 'direction': 'direction'}, {}, {'text': 'text'})
-    return [Tool(str(declaration['function']['name']), declaration, dict(mapping))
-            for declaration, mapping in zip(DEMO_TOOLS, names, strict=True)]
+    names: tuple[dict[str, str], ...] = (
+        {'distance': 'distance', 'unit': 'unit', 'direction': 'direction'},
+        {'angle': 'angle', 'unit': 'unit', 'direction': 'direction'},
+        {},
+        {'text': 'text'},
+    )
+    return [
+        Tool(str(declaration['function']['name']), declaration, dict(mapping))
+        for declaration, mapping in zip(DEMO_TOOLS, names, strict=True)
+    ]
 
 
 def _fresh_name(rng: random.Random, names: tuple[str, ...], open_share: float) -> str:
@@ -85,7 +105,9 @@ def _fresh_name(rng: random.Random, names: tuple[str, ...], open_share: float) -
         return identifier(rng, [random_word(rng) for _ in range(rng.choice((1, 1, 2, 2, 3)))])
     words = pick(rng, names).split()
     if rng.random() < 0.15:
-        words.insert(rng.randint(0, len(words)), pick(rng, ['robot', 'base', 'do', 'cmd', 'my', 'the']))
+        words.insert(
+            rng.randint(0, len(words)), pick(rng, ['robot', 'base', 'do', 'cmd', 'my', 'the'])
+        )
     return identifier(rng, words)
 
 
@@ -95,12 +117,30 @@ _UNIT_MAPS = (
     {'m': 'meters', 'cm': 'centimeters', 'mm': 'millimeters', 'ft': 'feet', 'in': 'inches'},
     {'m': 'meter', 'cm': 'centimeter', 'mm': 'millimeter', 'ft': 'foot', 'in': 'inch'},
 )
-_DRIVE_MAPS = (('forward', 'backward'), ('forward', 'backward'), ('forwards', 'backwards'),
-               ('ahead', 'back'), ('front', 'rear'), ('fwd', 'bwd'), ('ahead', 'reverse'))
-_TURN_MAPS = (('left', 'right'), ('left', 'right'), ('counterclockwise', 'clockwise'), ('ccw', 'cw'),
-              ('l', 'r'), ('to_left', 'to_right'), ('LEFT', 'RIGHT'))
-_ANGLE_MAPS = ({'deg': 'deg', 'rad': 'rad'}, {'deg': 'degrees', 'rad': 'radians'},
-               {'deg': 'degree', 'rad': 'radian'}, {'deg': '°', 'rad': 'rad'})
+_DRIVE_MAPS = (
+    ('forward', 'backward'),
+    ('forward', 'backward'),
+    ('forwards', 'backwards'),
+    ('ahead', 'back'),
+    ('front', 'rear'),
+    ('fwd', 'bwd'),
+    ('ahead', 'reverse'),
+)
+_TURN_MAPS = (
+    ('left', 'right'),
+    ('left', 'right'),
+    ('counterclockwise', 'clockwise'),
+    ('ccw', 'cw'),
+    ('l', 'r'),
+    ('to_left', 'to_right'),
+    ('LEFT', 'RIGHT'),
+)
+_ANGLE_MAPS = (
+    {'deg': 'deg', 'rad': 'rad'},
+    {'deg': 'degrees', 'rad': 'radians'},
+    {'deg': 'degree', 'rad': 'radian'},
+    {'deg': '°', 'rad': 'rad'},
+)
 
 
 def _shuffled(rng: random.Random, items: list[Any]) -> list[Any]:
@@ -111,16 +151,48 @@ def _shuffled(rng: random.Random, items: list[Any]) -> list[Any]:
 def _motion_variant(rng: random.Random, turn: bool) -> Tool:
     """A drive or turn tool with other names, enums and descriptions; the unit may be fixed."""
     amount_key = 'angle' if turn else 'distance'
-    tool_names = (('turn', 'rotate', 'spin', 'turn robot', 'rotate base', 'yaw', 'pivot', 'turn in place') if turn else
-                  ('drive', 'move', 'go', 'drive straight', 'move straight', 'travel', 'base move', 'roll', 'move base'))
-    descriptions = (('Turn on the spot.', 'Rotate in place.', 'Turn the robot.', 'Turn left or right.', 'Change the heading.') if turn else
-                    ('Drive straight ahead or back.', 'Move in a straight line.', 'Drive the robot forward or backward.', 'Move the base.',
-                     'Drive a distance.'))
-    amount_names = (('angle', 'amount', 'by', 'value', 'rotation', 'how_far') if turn else
-                    ('distance', 'amount', 'by', 'value', 'length', 'how_far', 'dist', 'range'))
+    tool_names = (
+        ('turn', 'rotate', 'spin', 'turn robot', 'rotate base', 'yaw', 'pivot', 'turn in place')
+        if turn
+        else (
+            'drive',
+            'move',
+            'go',
+            'drive straight',
+            'move straight',
+            'travel',
+            'base move',
+            'roll',
+            'move base',
+        )
+    )
+    descriptions = (
+        (
+            'Turn on the spot.',
+            'Rotate in place.',
+            'Turn the robot.',
+            'Turn left or right.',
+            'Change the heading.',
+        )
+        if turn
+        else (
+            'Drive straight ahead or back.',
+            'Move in a straight line.',
+            'Drive the robot forward or backward.',
+            'Move the base.',
+            'Drive a distance.',
+        )
+    )
+    amount_names = (
+        ('angle', 'amount', 'by', 'value', 'rotation', 'how_far')
+        if turn
+        else ('distance', 'amount', 'by', 'value', 'length', 'how_far', 'dist', 'range')
+    )
     open_share = 0.2
     amount = _fresh_name(rng, amount_names, open_share)
-    direction = _fresh_name(rng, ('direction', 'dir', 'way', 'side', 'where', 'heading'), open_share)
+    direction = _fresh_name(
+        rng, ('direction', 'dir', 'way', 'side', 'where', 'heading'), open_share
+    )
     unit_name = _fresh_name(rng, ('unit', 'units', 'measure', 'in_unit'), open_share)
     if len({amount, direction, unit_name}) < 3:
         amount, direction, unit_name = amount_key, 'direction', 'unit'
@@ -130,39 +202,114 @@ def _motion_variant(rng: random.Random, turn: bool) -> Tool:
     names = {amount_key: amount, 'direction': direction}
     values = {'direction': words}
     described = rng.random() < 0.7
-    properties: Json = {direction: _enum(_shuffled(rng, list(pair)) if rng.random() < 0.5 else list(pair), pick(
-        rng, ['Which way', 'Direction', '']) if described else '')}
-    amount_text = pick(rng, ['How far, a positive number', 'How far', 'The amount', 'Positive number',
-                             'Angle' if turn else 'Distance'])
+    properties: Json = {
+        direction: _enum(
+            _shuffled(rng, list(pair)) if rng.random() < 0.5 else list(pair),
+            pick(rng, ['Which way', 'Direction', '']) if described else '',
+        )
+    }
+    amount_text = pick(
+        rng,
+        [
+            'How far, a positive number',
+            'How far',
+            'The amount',
+            'Positive number',
+            'Angle' if turn else 'Distance',
+        ],
+    )
     units = dict(rng.choice(_ANGLE_MAPS if turn else _UNIT_MAPS))
     if rng.random() < 0.6:
-        kept = _shuffled(rng, list(units))[:rng.randint(2, len(units))] if rng.random() < 0.4 else list(units)
-        properties[unit_name] = _enum([units[key] for key in kept], pick(rng, ['Unit', 'Unit of ' + amount_key, '']))
+        kept = (
+            _shuffled(rng, list(units))[: rng.randint(2, len(units))]
+            if rng.random() < 0.4
+            else list(units)
+        )
+        properties[unit_name] = _enum(
+            [units[key] for key in kept], pick(rng, ['Unit', 'Unit of ' + amount_key, ''])
+        )
         names['unit'] = unit_name
         values['unit'] = {key: units[key] for key in kept}
     else:
         key = rng.choice(list(units))
         long_name = (_ANGLE_MAPS[1] if turn else _UNIT_MAPS[1])[key]
-        amount_text = pick(rng, [f'{amount_key.capitalize()} in {long_name}', f'in {long_name}', f'How far, in {long_name}'])
+        amount_text = pick(
+            rng,
+            [
+                f'{amount_key.capitalize()} in {long_name}',
+                f'in {long_name}',
+                f'How far, in {long_name}',
+            ],
+        )
         if rng.random() < 0.3:
             amount = names[amount_key] = f'{amount_key}_{key}'
         values['unit'] = {key: key}
     properties[amount] = {'type': 'number', 'description': amount_text}
     required = [amount, direction] + ([unit_name] if 'unit' in names else [])
-    return Tool('turn' if turn else 'drive', _function(_fresh_name(rng, tool_names, open_share), pick(rng, list(descriptions)),
-                                                       properties, _shuffled(rng, required)), names, values)
+    return Tool(
+        'turn' if turn else 'drive',
+        _function(
+            _fresh_name(rng, tool_names, open_share),
+            pick(rng, list(descriptions)),
+            properties,
+            _shuffled(rng, required),
+        ),
+        names,
+        values,
+    )
 
 
 def _plain_variant(rng: random.Random, intent: str) -> Tool:
     if intent == 'dock':
-        return Tool('dock', _function(_fresh_name(rng, ('dock', 'go charge', 'charge', 'return to dock', 'go home', 'dock robot'), 0.2), pick(rng, [
-            'Drive to the charging dock.', 'Go to the charging station.', 'Return to the dock and charge.', 'Dock the robot.']), {}, []))
-    argument = _fresh_name(rng, ('text', 'sentence', 'message', 'words', 'utterance', 'content', 'phrase'), 0.2)
+        return Tool(
+            'dock',
+            _function(
+                _fresh_name(
+                    rng,
+                    ('dock', 'go charge', 'charge', 'return to dock', 'go home', 'dock robot'),
+                    0.2,
+                ),
+                pick(
+                    rng,
+                    [
+                        'Drive to the charging dock.',
+                        'Go to the charging station.',
+                        'Return to the dock and charge.',
+                        'Dock the robot.',
+                    ],
+                ),
+                {},
+                [],
+            ),
+        )
+    argument = _fresh_name(
+        rng, ('text', 'sentence', 'message', 'words', 'utterance', 'content', 'phrase'), 0.2
+    )
     schema: Json = {'type': 'string'}
     if rng.random() < 0.6:
-        schema['description'] = pick(rng, ['What to say', 'The sentence', 'Text to speak', 'The words'])
-    return Tool('say', _function(_fresh_name(rng, ('say', 'speak', 'talk', 'say text', 'tts', 'announce', 'speak aloud'), 0.2), pick(rng, [
-        'Speak a sentence aloud.', 'Say something.', 'Speak a text with the loudspeaker.', 'Say a text aloud.']), {argument: schema}, [argument]), {'text': argument})
+        schema['description'] = pick(
+            rng, ['What to say', 'The sentence', 'Text to speak', 'The words']
+        )
+    return Tool(
+        'say',
+        _function(
+            _fresh_name(
+                rng, ('say', 'speak', 'talk', 'say text', 'tts', 'announce', 'speak aloud'), 0.2
+            ),
+            pick(
+                rng,
+                [
+                    'Speak a sentence aloud.',
+                    'Say something.',
+                    'Speak a text with the loudspeaker.',
+                    'Say a text aloud.',
+                ],
+            ),
+            {argument: schema},
+            [argument],
+        ),
+        {'text': argument},
+    )
 
 
 _TYPES = {'decimal': 'number', 'integer': 'integer', 'percent': 'integer'}
@@ -184,8 +331,18 @@ def other_tool(rng: random.Random, kind: Intent) -> Tool:
             schema['description'] = pick(rng, param.descriptions)
         properties[name] = schema
         names[param.key] = name
-    return Tool(kind.key, _function(_fresh_name(rng, kind.names, 0.25), pick(rng, kind.descriptions), properties, list(properties)),
-                names, values, kind)
+    return Tool(
+        kind.key,
+        _function(
+            _fresh_name(rng, kind.names, 0.25),
+            pick(rng, kind.descriptions),
+            properties,
+            list(properties),
+        ),
+        names,
+        values,
+        kind,
+    )
 
 
 def draw_tools(rng: random.Random) -> list[Tool]:
@@ -198,16 +355,23 @@ def draw_tools(rng: random.Random) -> list[Tool]:
                 tools.append(other_tool(rng, INTENTS[int(rng.random() * len(INTENTS))]))
             rng.shuffle(tools)
         elif draw > 0.36:
-            tools = _shuffled(rng, tools)[:rng.randint(1, 4)]
+            tools = _shuffled(rng, tools)[: rng.randint(1, 4)]
     elif draw < 0.66:
-        makers = [lambda: _motion_variant(rng, False), lambda: _motion_variant(rng, True), lambda: _plain_variant(rng, 'dock'),
-                  lambda: _plain_variant(rng, 'say')]
-        tools = [make() for make in _shuffled(rng, makers)[:rng.randint(1, 4)]]
+        makers = [
+            lambda: _motion_variant(rng, False),
+            lambda: _motion_variant(rng, True),
+            lambda: _plain_variant(rng, 'dock'),
+            lambda: _plain_variant(rng, 'say'),
+        ]
+        tools = [make() for make in _shuffled(rng, makers)[: rng.randint(1, 4)]]
         if rng.random() < 0.5:
             tools += [other_tool(rng, kind) for kind in rng.sample(INTENTS, rng.randint(1, 2))]
         rng.shuffle(tools)
     elif draw < 0.96:
-        tools = [other_tool(rng, kind) for kind in rng.sample(INTENTS, rng.choice((1, 2, 3, 3, 4, 4, 5, 6)))]
+        tools = [
+            other_tool(rng, kind)
+            for kind in rng.sample(INTENTS, rng.choice((1, 2, 3, 3, 4, 4, 5, 6)))
+        ]
     else:
         return []
     seen: set[str] = set()
