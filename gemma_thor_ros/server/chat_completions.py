@@ -17,7 +17,6 @@ from gemma_thor_ros.schema import (
     ChatRequest,
     ChatResult,
     ErrorCode,
-    RequestError,
     TokenLogprob,
     ToolCall,
     ToolCallDelta,
@@ -43,22 +42,16 @@ from gemma_thor_ros.server.words import (
     finite,
     invalid,
     priority_of,
+    refuse_unguided,
     sampling_of,
     stop_of,
+    thinking_of,
     timings_out,
+    unsupported,
     usage_event,
     usage_out,
     wants_usage,
 )
-
-_EFFORTS = {
-    'none': False,
-    'minimal': True,
-    'low': True,
-    'medium': True,
-    'high': True,
-    'xhigh': True,
-}
 
 
 def to_chat_requests(
@@ -91,7 +84,9 @@ def to_chat_requests(
         tools=() if body.tool_choice == 'none' else tuple(body.tools or ()),
         sampling=sampling,
         stop=stop_of(body.stop),
-        enable_thinking=thinking_of(body),
+        enable_thinking=thinking_of(
+            body.chat_template_kwargs, body.enable_thinking, body.reasoning_effort
+        ),
         priority=priority_of(body.priority),
         deadline_s=deadline_of(body.deadline_ms),
         front_end='http',
@@ -101,25 +96,6 @@ def to_chat_requests(
         dataclasses.replace(request, choice=choice, request_id=choice_id(request_id, choice))
         for choice in range(n)
     ]
-
-
-def thinking_of(body: ChatCompletionRequest) -> bool | None:
-    """Return whether to think; chat_template_kwargs wins over the two other spellings."""
-    if (
-        body.chat_template_kwargs is not None
-        and body.chat_template_kwargs.enable_thinking is not None
-    ):
-        return body.chat_template_kwargs.enable_thinking
-    if body.enable_thinking is not None:
-        return body.enable_thinking
-    if body.reasoning_effort is None:
-        return None
-    if body.reasoning_effort not in _EFFORTS:
-        raise invalid(
-            f'reasoning_effort is {body.reasoning_effort!r}, allowed are {", ".join(_EFFORTS)}',
-            'reasoning_effort',
-        )
-    return _EFFORTS[body.reasoning_effort]
 
 
 class ChatForm:
@@ -137,6 +113,7 @@ class ChatForm:
         self._created = int(time.time())
         self._n = body.n or 1
         self._logprobs = LogprobText(chat) if body.logprobs else None
+        self._gathered: list[list[TokenLogprob]] = [[] for _ in range(self._n)]
         self._include_usage = wants_usage(body.stream_options)
         self._head = chunk_head('chat.completion.chunk', request_id, self._created, model)
         # With usage asked for, OpenAI sends it as null in all chunks but the last.
@@ -167,9 +144,11 @@ class ChatForm:
     def failed(self, code: ErrorCode, message: str) -> str:
         return error_event(code, message) + DONE
 
-    def whole(
-        self, results: Sequence[ChatResult], logprobs: Sequence[Sequence[TokenLogprob]]
-    ) -> dict[str, Any]:
+    def collect(self, choice: int, delta: ChatDelta) -> None:
+        if self._logprobs is not None:
+            self._gathered[choice].extend(delta.logprobs)
+
+    def whole(self, results: Sequence[ChatResult]) -> dict[str, Any]:
         choices = [
             Choice(
                 index=index,
@@ -179,7 +158,7 @@ class ChatForm:
                     tool_calls=[_call_out(call) for call in result.tool_calls] or None,
                 ),
                 finish_reason=finish_reason(result),
-                logprobs=self._logprobs.of(logprobs[index]) if self._logprobs else None,
+                logprobs=self._logprobs.of(self._gathered[index]) if self._logprobs else None,
             )
             for index, result in enumerate(results)
         ]
@@ -249,19 +228,8 @@ def _call_out(call: ToolCall) -> ToolCallOut:
 
 
 def _refuse_unserved(body: ChatCompletionRequest) -> None:
-    if body.tool_choice not in (None, 'auto', 'none'):
-        raise RequestError(ErrorCode.UNSUPPORTED, 'tool_choice may be auto or none', 'tool_choice')
-    if body.parallel_tool_calls is False and body.tools:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED, 'parallel_tool_calls may not be false', 'parallel_tool_calls'
-        )
+    refuse_unguided(body.tool_choice, body.parallel_tool_calls, bool(body.tools))
     if body.response_format is not None and body.response_format.get('type') != 'text':
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            'response_format may be {"type": "text"} only',
-            'response_format',
-        )
+        raise unsupported('response_format may be {"type": "text"} only', 'response_format')
     if body.functions or body.function_call:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED, 'functions are served as tools only', 'functions'
-        )
+        raise unsupported('functions are served as tools only', 'functions')

@@ -122,6 +122,7 @@ class CompletionForm:
         self._echo: list[str] = []
         if body.echo:
             self._echo = [p if isinstance(p, str) else chat.detokenize(p) for p in prompts]
+        self._gathered: list[list[TokenLogprob]] = [[] for _ in range(self._count)]
         self._logprobs: list[LegacyLogprobs] = []
         if body.logprobs is not None:
             self._logprobs = [LegacyLogprobs(chat) for _ in range(self._count)]
@@ -148,14 +149,16 @@ class CompletionForm:
     def failed(self, code: ErrorCode, message: str) -> str:
         return error_event(code, message) + DONE
 
-    def whole(
-        self, results: Sequence[ChatResult], logprobs: Sequence[Sequence[TokenLogprob]]
-    ) -> dict[str, Any]:
+    def collect(self, choice: int, delta: ChatDelta) -> None:
+        if self._logprobs:
+            self._gathered[choice].extend(delta.logprobs)
+
+    def whole(self, results: Sequence[ChatResult]) -> dict[str, Any]:
         choices = [
             CompletionChoice(
                 index=index,
                 text=self._prefix(index) + result.text,
-                logprobs=self._logprobs[index].of(logprobs[index]) if self._logprobs else None,
+                logprobs=self._whole_logprobs(index),
                 finish_reason=finish_reason(result),
             )
             for index, result in enumerate(results)
@@ -168,6 +171,9 @@ class CompletionForm:
             usage=usage_out(results, self._n),
             timings=timings_out(results),
         ).model_dump()
+
+    def _whole_logprobs(self, choice: int) -> CompletionLogprobs | None:
+        return self._logprobs[choice].of(self._gathered[choice]) if self._logprobs else None
 
     def _prefix(self, choice: int) -> str:
         return self._echo[choice // self._n] if self._echo else ''

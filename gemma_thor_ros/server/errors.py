@@ -51,6 +51,16 @@ class ModelNotFound(Exception):
         super().__init__(f'model {asked[:100]!r} is not served here, {served!r} is')
 
 
+class ResponseNotFound(Exception):
+    """The request names an answer that is not stored."""
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(
+            f'response {response_id[:100]!r} is not stored: it was never kept, or has made room '
+            'for later ones (http.max_stored)'
+        )
+
+
 def error_body(code: ErrorCode, message: str, param: str = '') -> ErrorOut:
     """Return the body of an error of ours."""
     _, kind, name = _TABLE.get(code, (500, 'server_error', 'internal_error'))
@@ -84,6 +94,16 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ModelNotFound)
     async def _model_not_found(_: Request, error: ModelNotFound) -> JSONResponse:
         return plain_error(404, str(error), 'invalid_request_error', 'model_not_found', 'model')
+
+    @app.exception_handler(ResponseNotFound)
+    async def _response_not_found(_: Request, error: ResponseNotFound) -> JSONResponse:
+        return plain_error(
+            404,
+            str(error),
+            'invalid_request_error',
+            'response_not_found',
+            'previous_response_id',
+        )
 
     @app.exception_handler(Exception)
     async def _bug(_: Request, error: Exception) -> JSONResponse:

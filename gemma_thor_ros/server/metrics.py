@@ -84,11 +84,6 @@ class Metrics:
             ['repaired'],
             registry=registry,
         )
-        self._cached = Counter(
-            'gemma_thor:cached_prompt_tokens',
-            'Prompt tokens that were taken from the prefix cache.',
-            registry=registry,
-        )
         self._drafts = Counter(
             'vllm:spec_decode_num_drafts', 'Draft-verify rounds.', registry=registry
         )
@@ -142,7 +137,6 @@ class Metrics:
             self._failed.labels(result.code.name.lower()).inc()
         for call in result.tool_calls:
             self._tool_calls.labels(str(call.repaired).lower()).inc()
-        self._cached.inc(usage.cached_tokens)
         self._drafts.inc(usage.rounds)
         self._drafted.inc(usage.drafted_tokens)
         self._accepted.inc(usage.accepted_tokens)
@@ -190,6 +184,9 @@ def _of_stats(stats: EngineStats) -> Iterator[Metric]:
         ('gemma_thor:full_pages', 'Pages of full attention.', stats.full_pages_total),
         ('gemma_thor:sliding_pages_used', 'Sliding pages in use.', stats.sliding_pages_used),
         ('gemma_thor:sliding_pages', 'Sliding pages.', stats.sliding_pages_total),
+        ('gemma_thor:full_pages_cached', 'Pages kept for reuse.', stats.full_pages_cached),
+        ('gemma_thor:sliding_pages_cached', 'The same, sliding.', stats.sliding_pages_cached),
+        ('gemma_thor:checkpoints', 'Prefixes that can be gone on from.', stats.checkpoints),
         ('gemma_thor:last_step_seconds', 'Time of the last step.', stats.last_step_ms / 1e3),
         ('llamacpp:requests_processing', 'Requests that hold pages.', stats.running),
         ('llamacpp:requests_deferred', 'Requests that wait.', stats.waiting),
@@ -198,7 +195,9 @@ def _of_stats(stats: EngineStats) -> Iterator[Metric]:
         ('llamacpp:predicted_tokens_seconds', 'Generated tokens/s.', stats.decode_tokens_per_s),
     )
     counters: tuple[tuple[str, str, float], ...] = (
-        ('vllm:prompt_tokens', 'Prompt tokens that were computed.', stats.prefill_tokens),
+        ('vllm:prompt_tokens', 'Prompt tokens, cached ones included.', stats.prompt_tokens),
+        ('vllm:prefix_cache_queries', 'Prompt tokens that were looked up.', stats.prompt_tokens),
+        ('vllm:prefix_cache_hits', 'Prompt tokens that were cached.', stats.cached_prompt_tokens),
         ('vllm:generation_tokens', 'Generated tokens.', stats.decode_tokens),
         ('gemma_thor:steps', 'Steps of the engine.', stats.steps),
         ('llamacpp:prompt_tokens', 'Prompt tokens that were computed.', stats.prefill_tokens),

@@ -24,7 +24,6 @@ from gemma_thor_ros.schema import (
     ChatResult,
     ErrorCode,
     RequestError,
-    TokenLogprob,
 )
 from gemma_thor_ros.server.errors import ModelNotFound
 from gemma_thor_ros.server.stream import (
@@ -58,9 +57,10 @@ class Form(Protocol):
     def failed(self, code: ErrorCode, message: str) -> str:
         """Return the last events of a stream that breaks off."""
 
-    def whole(
-        self, results: Sequence[ChatResult], logprobs: Sequence[Sequence[TokenLogprob]]
-    ) -> dict[str, Any]:
+    def collect(self, choice: int, delta: ChatDelta) -> None:
+        """Take a step of an answer that is not streamed."""
+
+    def whole(self, results: Sequence[ChatResult]) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
 
 
@@ -143,13 +143,14 @@ class Service:
 
     async def _whole(self, generation: Generation, form: Form) -> dict[str, Any]:
         while not generation.done:
-            await generation.next(_POLL_S)
+            for choice, delta in await generation.next(_POLL_S):
+                form.collect(choice, delta)
             for choice in generation.ended():
                 result = generation.streams[choice].result(0.0)
                 if _is_failure(result):
                     generation.cancel()
                     raise RequestError(result.code, result.message)
-        return form.whole(generation.results(), generation.logprobs)
+        return form.whole(generation.results())
 
     async def _events(self, generation: Generation, form: Form) -> AsyncIterator[str]:
         keep_alive_s = self.config['http.keep_alive']

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from gemma_thor_ros.chat_stream import ChatStream
-from gemma_thor_ros.schema import ChatDelta, ChatResult, TokenLogprob
+from gemma_thor_ros.schema import ChatDelta, ChatResult
 
 KEEP_ALIVE = ': keep-alive\n\n'
 
@@ -50,7 +50,6 @@ class Waker:
 class Generation:
     """The answers to one HTTP request, one stream for each choice; for one coroutine.
 
-    `logprobs[choice]` gathers the log probabilities of the deltas that were taken.
     `on_step(seconds, tokens)` hears of each step after a choice's first.
     """
 
@@ -61,7 +60,6 @@ class Generation:
         on_step: Callable[[float, int], None] | None = None,
     ) -> None:
         self.streams = tuple(streams)
-        self.logprobs: list[list[TokenLogprob]] = [[] for _ in streams]
         self._on_step = on_step
         self._last = [0.0] * len(self.streams)
         self._loop = asyncio.get_running_loop()
@@ -112,7 +110,6 @@ class Generation:
                 continue
             for delta in stream.poll():
                 deltas.append((choice, delta))
-                self.logprobs[choice].extend(delta.logprobs)
                 if self._on_step is not None and delta.token_ids:
                     now = time.monotonic()
                     if self._last[choice]:

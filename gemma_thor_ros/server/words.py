@@ -22,6 +22,7 @@ from gemma_thor_ros.schema import (
 )
 from gemma_thor_ros.server.errors import error_body
 from gemma_thor_ros.server.openai_types import (
+    ChatTemplateKwargs,
     CompletionTokensDetails,
     PromptTokensDetails,
     StreamOptions,
@@ -43,6 +44,7 @@ _SAMPLING = (
     'ignore_eos',
     'logit_bias',
 )
+_EFFORTS = ('none', 'minimal', 'low', 'medium', 'high', 'xhigh')
 _LOWEST = -9999.0  # stands for a probability of zero, which JSON can't write as a logarithm
 
 
@@ -101,6 +103,34 @@ def choice_id(request_id: str, choice: int) -> str:
     if len(request_id) + len(ending) <= MAX_REQUEST_ID:
         return request_id + ending
     return hashlib.sha256(request_id.encode()).hexdigest()[:32] + ending
+
+
+def thinking_of(
+    kwargs: ChatTemplateKwargs | None,
+    enable_thinking: bool | None,
+    effort: str | None,
+    param: str = 'reasoning_effort',
+) -> bool | None:
+    """Return whether to think; chat_template_kwargs wins over the two other spellings."""
+    if kwargs is not None and kwargs.enable_thinking is not None:
+        return kwargs.enable_thinking
+    if enable_thinking is not None:
+        return enable_thinking
+    if effort is None:
+        return None
+    if effort not in _EFFORTS:
+        raise invalid(
+            f'{param} is {effort[:100]!r}, allowed are {", ".join(_EFFORTS)}', param
+        )
+    return effort != 'none'
+
+
+def refuse_unguided(tool_choice: Any, parallel: bool | None, with_tools: bool) -> None:
+    """Refuse what only guided decoding can hold the model to."""
+    if tool_choice not in (None, 'auto', 'none'):
+        raise unsupported('tool_choice may be auto or none', 'tool_choice')
+    if parallel is False and with_tools:
+        raise unsupported('parallel_tool_calls may not be false', 'parallel_tool_calls')
 
 
 def wants_usage(options: StreamOptions | None) -> bool:

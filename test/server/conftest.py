@@ -16,6 +16,9 @@ from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime
 from gemma_thor_ros.server.run import Sidecar
 
+# One for all tests: a client takes longer to make than most answers take.
+HTTP = httpx.Client(timeout=20.0, trust_env=False)
+
 
 @dataclass
 class Server:
@@ -29,8 +32,12 @@ class Server:
         settings = {'api_key': 'none', 'max_retries': 0, 'timeout': 20.0, **options}
         return openai.OpenAI(base_url=f'{self.url}/v1', **settings)
 
-    def post(self, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(f'{self.url}/v1/chat/completions', json=body, timeout=20.0, **options)
+    def post(self, body: Any, path: str = '/v1/chat/completions',
+             **options: Any) -> httpx.Response:
+        return HTTP.post(self.url + path, json=body, **options)
+
+    def get(self, path: str) -> httpx.Response:
+        return HTTP.get(self.url + path)
 
 
 StartServer = Callable[..., Server]
@@ -39,6 +46,17 @@ StartServer = Callable[..., Server]
 @pytest.fixture
 def start_server() -> Iterator[StartServer]:
     """Start servers; all are stopped after the test."""
+    yield from _starter()
+
+
+@pytest.fixture(scope='session')
+def plain_server() -> Iterator[Server]:
+    """One server that answers 'x', for tests that leave nothing behind."""
+    for start in _starter():
+        yield start('x<turn|>')
+
+
+def _starter() -> Iterator[StartServer]:
     servers: list[Server] = []
 
     def start(*script: str, wait: bool = True, **settings: Any) -> Server:

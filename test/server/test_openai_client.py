@@ -198,11 +198,10 @@ def test_health_while_loading(start_server: StartServer) -> None:
         server.client().chat.completions.create(model='scripted', messages=USER)
     assert error.value.status_code == 503
     assert 'loading' in str(error.value)
-    import httpx
-    health = httpx.get(f'{server.url}/health')
+    health = server.get('/health')
     assert (health.status_code, health.json()['status']) == (503, 'loading')
     assert server.runtime.wait_ready(10.0)
-    assert httpx.get(f'{server.url}/health').json()['status'] == 'ok'
+    assert server.get('/health').json()['status'] == 'ok'
 
 
 @pytest.mark.parametrize(('extra', 'thinks'), [

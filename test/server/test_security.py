@@ -9,7 +9,6 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from gemma_thor_ros.config import EngineConfig
@@ -17,7 +16,7 @@ from gemma_thor_ros.load import Runtime
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.server.run import Sidecar
 
-from .conftest import StartServer
+from .conftest import HTTP, Server, StartServer
 
 USER: Any = [{'role': 'user', 'content': 'hi'}]
 PATH = '/v1/chat/completions'
@@ -39,7 +38,7 @@ def test_key_is_checked(start_server: StartServer, tmp_path: Path) -> None:
         assert answer.json()['error']['code'] == 'invalid_api_key'
     good = server.post({'messages': USER}, headers={'Authorization': 'Bearer secret'})
     assert good.status_code == 200
-    assert httpx.get(f'{server.url}/health').status_code == 200
+    assert HTTP.get(f'{server.url}/health').status_code == 200
 
 
 @pytest.mark.parametrize(('text', 'mode', 'words'), [
@@ -70,11 +69,11 @@ def test_port_in_use_names_host_and_port() -> None:
 @pytest.mark.parametrize('headers', [
     {'Host': 'evil.example'}, {'Host': 'evil.example:8000'}, {'Host': '[::bad'},
     {'Host': '127.0.0.1.evil.example'}, {'Origin': 'http://evil.example'}, {'Origin': 'null'}])
-def test_other_pages_and_rebound_names_start_nothing(start_server: StartServer,
+def test_other_pages_and_rebound_names_start_nothing(plain_server: Server,
                                                      headers: dict[str, str]) -> None:
-    server = start_server('x<turn|>')
-    assert server.post({'messages': USER}, headers=headers).status_code == 403
-    assert server.runtime.require_chat().stats().requests_finished == 0
+    before = plain_server.runtime.require_chat().stats().requests_finished
+    assert plain_server.post({'messages': USER}, headers=headers).status_code == 403
+    assert plain_server.runtime.require_chat().stats().requests_finished == before
 
 
 def test_allowed_origin_gets_cors_headers(start_server: StartServer) -> None:
@@ -86,9 +85,8 @@ def test_allowed_origin_gets_cors_headers(start_server: StartServer) -> None:
 
 @pytest.mark.parametrize('kind', ['text/plain', 'application/x-www-form-urlencoded',
                                   'multipart/form-data; boundary=x', ''])
-def test_form_posts_start_nothing(start_server: StartServer, kind: str) -> None:
-    server = start_server('x<turn|>')
-    answer = httpx.post(server.url + PATH, content=b'{"messages":[]}',
+def test_form_posts_start_nothing(plain_server: Server, kind: str) -> None:
+    answer = HTTP.post(plain_server.url + PATH, content=b'{"messages":[]}',
                         headers={'Content-Type': kind})
     assert answer.status_code == 415
 
@@ -97,9 +95,9 @@ def test_body_limit_with_and_without_length(start_server: StartServer) -> None:
     server = start_server('x<turn|>', http__max_body=1)
     large = b'{"messages":"' + b'x' * (1 << 20) + b'"}'
     headers = {'Content-Type': 'application/json'}
-    assert httpx.post(server.url + PATH, content=large, headers=headers).status_code == 413
+    assert HTTP.post(server.url + PATH, content=large, headers=headers).status_code == 413
     chunks = (large[i:i + 65536] for i in range(0, len(large), 65536))
-    assert httpx.post(server.url + PATH, content=chunks, headers=headers).status_code == 413
+    assert HTTP.post(server.url + PATH, content=chunks, headers=headers).status_code == 413
     assert server.post({'messages': USER}).status_code == 200
 
 
@@ -118,15 +116,14 @@ def test_body_limit_with_and_without_length(start_server: StartServer) -> None:
     b'{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}}',
     b'{"messages":[{"role":"user","content":"x"}],"model":"gpt-9"}',
     b'{"messages":[{"role":"user","content":"x"}],"priority":"operator"}'])
-def test_bad_bodies_are_4xx_and_the_server_lives(start_server: StartServer,
+def test_bad_bodies_are_4xx_and_the_server_lives(plain_server: Server,
                                                  content: bytes) -> None:
-    server = start_server('x<turn|>')
-    answer = httpx.post(server.url + PATH, content=content,
-                        headers={'Content-Type': 'application/json'}, timeout=20.0)
+    answer = HTTP.post(plain_server.url + PATH, content=content,
+                        headers={'Content-Type': 'application/json'})
     assert 400 <= answer.status_code < 500, answer.text
     assert answer.json()['error']['message']
     assert 'Traceback' not in answer.text
-    assert server.post({'messages': USER}).status_code == 200
+    assert plain_server.post({'messages': USER}).status_code == 200
 
 
 def test_prompt_longer_than_the_context_gives_both_numbers(start_server: StartServer) -> None:
@@ -140,16 +137,15 @@ def test_prompt_longer_than_the_context_gives_both_numbers(start_server: StartSe
                for part in error['message'].split())
 
 
-def test_unknown_paths_and_methods(start_server: StartServer) -> None:
-    server = start_server('x<turn|>')
-    assert httpx.get(f'{server.url}/v2/nothing').status_code == 404
-    assert httpx.get(server.url + PATH).status_code == 405
-    assert httpx.get(f'{server.url}/v2/nothing').json()['error']['code'] == 'not_found'
+def test_unknown_paths_and_methods(plain_server: Server) -> None:
+    assert plain_server.get('/v2/nothing').status_code == 404
+    assert plain_server.get(PATH).status_code == 405
+    assert plain_server.get('/v2/nothing').json()['error']['code'] == 'not_found'
 
 
-def test_request_id_comes_back_and_is_checked(start_server: StartServer) -> None:
-    server = start_server('x<turn|>')
-    answer = server.post({'messages': USER}, headers={'X-Request-Id': 'robot-7'})
+def test_request_id_comes_back_and_is_checked(plain_server: Server) -> None:
+    answer = plain_server.post({'messages': USER}, headers={'X-Request-Id': 'robot-7'})
     assert answer.headers['x-request-id'] == 'robot-7'
     assert answer.json()['id'] == 'robot-7'
-    assert server.post({'messages': USER}, headers={'X-Request-Id': 'x' * 65}).status_code == 400
+    answer = plain_server.post({'messages': USER}, headers={'X-Request-Id': 'x' * 65})
+    assert answer.status_code == 400

@@ -18,12 +18,12 @@ USER: Any = [{'role': 'user', 'content': 'hi'}]
 
 
 def post(server: Server, path: str, body: Any) -> httpx.Response:
-    return httpx.post(server.url + path, json=body, timeout=20.0)
+    return server.post(body, path)
 
 
 def figures(server: Server) -> dict[str, float]:
     """All samples of /metrics: name with labels -> value."""
-    page = httpx.get(f'{server.url}/metrics')
+    page = server.get('/metrics')
     assert page.status_code == 200
     assert page.headers['content-type'].startswith('text/plain; version=')
     found = {}
@@ -34,8 +34,8 @@ def figures(server: Server) -> dict[str, float]:
     return found
 
 
-def test_tokenize_and_back(start_server: StartServer) -> None:
-    server = start_server('x<turn|>')
+def test_tokenize_and_back(plain_server: Server) -> None:
+    server = plain_server
     text = 'Fahr zum Dock, 3 m! 🤖 <turn|>'
     plain = post(server, '/tokenize', {'content': text}).json()
     assert plain['count'] == len(plain['tokens']) > 5
@@ -49,8 +49,8 @@ def test_tokenize_and_back(start_server: StartServer) -> None:
     assert back == {'prompt': text, 'content': text}
 
 
-def test_rendered_prompt_is_what_the_model_gets(start_server: StartServer) -> None:
-    server = start_server('x<turn|>')
+def test_rendered_prompt_is_what_the_model_gets(plain_server: Server) -> None:
+    server = plain_server
     rendered = post(server, '/render-prompt', {'messages': USER}).json()
     assert rendered['text'].startswith('<bos>')
     assert 'hi' in rendered['text']
@@ -72,8 +72,8 @@ def test_rendered_prompt_is_what_the_model_gets(start_server: StartServer) -> No
     ('/detokenize', {'tokens': ['x']}), ('/detokenize', {'tokens': [10 ** 400]}),
     ('/render-prompt', {}), ('/render-prompt', {'messages': [{'role': 'robot'}]}),
     ('/render-prompt', {'messages': USER, 'tools': [{'type': 'function'}]})])
-def test_bad_input_is_4xx(start_server: StartServer, path: str, body: Any) -> None:
-    answer = post(start_server('x<turn|>'), path, body)
+def test_bad_input_is_4xx(plain_server: Server, path: str, body: Any) -> None:
+    answer = post(plain_server, path, body)
     assert answer.status_code in (400, 404)
     assert answer.json()['error']['message']
 
@@ -82,7 +82,7 @@ def test_models(start_server: StartServer) -> None:
     server = start_server('x<turn|>', model__name='robot/brain')
     client = server.client()
     assert client.models.retrieve('robot/brain').id == 'robot/brain'
-    assert httpx.get(f'{server.url}/v1/models/gpt-9').json()['error']['code'] == 'model_not_found'
+    assert server.get('/v1/models/gpt-9').json()['error']['code'] == 'model_not_found'
     asked = server.post({'messages': USER, 'model': 'gpt-9'})
     assert (asked.status_code, asked.json()['error']['code']) == (404, 'model_not_found')
 
@@ -135,6 +135,6 @@ def test_figures_while_loading(start_server: StartServer) -> None:
 def test_unknown_paths_make_no_labels(start_server: StartServer) -> None:
     server = start_server('x<turn|>')
     for number in range(5):
-        assert httpx.get(f'{server.url}/nothing/{number}').status_code == 404
+        assert server.get(f'/nothing/{number}').status_code == 404
     now = figures(server)
     assert now['gemma_thor:http_responses_total{path=none,status=404}'] == 5
