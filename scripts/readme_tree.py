@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the tree in README.md, one line for each file: the first sentence of its own description.
 
-    python scripts/readme_tree.py            # write it
-    python scripts/readme_tree.py --check    # exit code 1 when README.md holds another one
+python scripts/readme_tree.py            # write it
+python scripts/readme_tree.py --check    # exit code 1 when README.md holds another one
 """
 
 from __future__ import annotations
