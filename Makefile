@@ -42,7 +42,8 @@ run: setup ## the node, the HTTP endpoint and a demo robot, with a chat in this 
 
 .PHONY: test
 test: setup ## the linters and all tests that need no GPU
-	@scripts/run_tests.sh --venv $(VENV) lint unit model server ros
+	@scripts/run_tests.sh --venv $(VENV) lint unit model server ros \
+	  $(if $(wildcard test/kernels/test_*.py),kernels)
 
 .PHONY: test-numpy1
 test-numpy1: ## the unit and model tests with NumPy 1.26, as on a Jetson

@@ -16,7 +16,7 @@ if [[ ${1-} == --venv ]]; then
 fi
 bin=$PWD/$venv/bin
 # A hung ROS test must not hang the run: DDS threads have been seen to outlive an exception.
-ros_limit_s=300
+ros_limit_s=420
 results=()
 failed=0
 scratch=$(mktemp -d)
