@@ -18,7 +18,7 @@ from typing import Any
 from geometry_msgs.msg import PoseStamped
 from rclpy.action.server import ActionServer, CancelResponse, ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
-from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.task import Future
