@@ -157,6 +157,14 @@ __device__ __forceinline__ u32 decode_scales(u32 word, int h) {
     return __byte_perm(word, 0, h ? 0x4342 : 0x4140) * 16u + SCALE_BASE;
 }
 
+// (a & mask) | (b & ~mask) in one instruction, opaque so that the front end does not spread it over
+// its uses.
+__device__ __forceinline__ u32 bits_of_either(u32 mask, u32 a, u32 b) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
+    return r;
+}
+
 // Two words of codes -> the A fragments of two k steps, unscaled: (a0, a1, a2, a3) of each.
 __device__ __forceinline__ void decode_codes(u32 (&a)[8], u32 w0, u32 w1) {
 #if E2M1_HARDWARE
@@ -175,9 +183,7 @@ __device__ __forceinline__ void decode_codes(u32 (&a)[8], u32 w0, u32 w1) {
     // fourth ones of both words share the bits left over. 9 logic operations and 7 shifts for
     // 16 codes.
     const u32 field = 0x81C081C0u, left_over = 0x06030603u;
-    // a bitwise choice, opaque so that the front end does not spread it over its two uses
-    u32 fourth;
-    asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(fourth) : "r"(left_over), "r"(w0), "r"(w1 << 2));
+    u32 fourth = bits_of_either(left_over, w0, w1 << 2);
     a[0] = w0 & field;
     a[1] = (w0 << 4) & field;
     a[2] = __funnelshift_l(w0, w0, 10) & field;

@@ -39,13 +39,13 @@ __device__ __forceinline__ bool in_matrix(int column_tile) {
 }
 
 #if SOFTCAP
-typedef float Output;
+#define OUTPUT float
 #else
-typedef u16 Output;
+#define OUTPUT u16
 #endif
 
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
-gemm_bf16(Output* __restrict__ out, const u16* x, const u16* __restrict__ w, int num_tokens,
+gemm_bf16(OUTPUT* __restrict__ out, const u16* x, const u16* __restrict__ w, int num_tokens,
           int num_outputs, float cap) {
     __shared__ float partial[K_WARPS][BLOCKS][PARTIAL_SIZE];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;

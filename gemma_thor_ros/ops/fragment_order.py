@@ -179,12 +179,14 @@ def to_fragments(parts: Sequence[PackedMatrix], *, interleaved: bool = False,
                  stream: Any) -> Nvfp4Fragments:
     """Copy matrices to the device and put them in order; several are stacked by rows.
 
-    parts: matrices (N, M) of one M, each N but the last a multiple of 16; or gate and up, both
-    (I, M) with I a multiple of 8, `interleaved`. With a leading axis E in all of them the result
-    has E matrices. Raises ConfigError for sizes and scales that do not fit.
+    Their arrays may lie on the device already. parts: matrices (N, M) of one M, each N but the
+    last a multiple of 16; or, `interleaved`, gate and up, both (I, M) with I a multiple of 8.
+    With a leading axis E in all of them the result has E matrices. Raises ConfigError for sizes
+    and scales that do not fit.
     """
     _check_parts(parts, interleaved)
     cupy = device.cupy()
+    cupy.cuda.get_current_stream().synchronize()         # it may still write the parts
     lead = parts[0].packed.shape[:-2]
     num_experts = lead[0] if lead else 0
     columns = parts[0].packed.shape[-1] * 2
@@ -201,8 +203,8 @@ def to_fragments(parts: Sequence[PackedMatrix], *, interleaved: bool = False,
         for copy in range(copies):
             first = copy * tiles
             matrices = [_one(part, copy if num_experts else None) for part in parts]
-            on_device = [(cupy.asarray(packed), cupy.asarray(groups))
-                         for packed, groups, _ in matrices]
+            on_device = [tuple(cupy.ascontiguousarray(cupy.asarray(array))
+                               for array in (packed, groups)) for packed, groups, _ in matrices]
             globals_ = [np.float32(scale) * factor for _, _, scale in matrices]
             if interleaved:
                 row_scales[copy] = globals_
@@ -223,12 +225,10 @@ def to_fragments(parts: Sequence[PackedMatrix], *, interleaved: bool = False,
     return result
 
 
-def _one(part: PackedMatrix, expert: int | None) -> tuple[Array, Array, Any]:
+def _one(part: PackedMatrix, expert: int | None) -> tuple[Any, Any, Any]:
     if expert is None:
-        return (np.ascontiguousarray(part.packed), np.ascontiguousarray(part.group_scales),
-                part.global_scale)
-    return (np.ascontiguousarray(part.packed[expert]),
-            np.ascontiguousarray(part.group_scales[expert]), part.global_scale[expert])
+        return part.packed, part.group_scales, part.global_scale
+    return part.packed[expert], part.group_scales[expert], part.global_scale[expert]
 
 
 def _check_parts(parts: Sequence[PackedMatrix], interleaved: bool) -> None:
@@ -244,8 +244,8 @@ def _check_parts(parts: Sequence[PackedMatrix], interleaved: bool) -> None:
         raise ConfigError(f'stacked NVFP4 matrices need multiples of 16 rows, got {shapes}')
 
 
-def _fragment_order(codes: Any, scales: Any, unfit: Any, first_tile: int, low: tuple[Any, Any],
-                    high: tuple[Any, Any], num_rows: int, columns: int, step: int,
+def _fragment_order(codes: Any, scales: Any, unfit: Any, first_tile: int, low: tuple[Any, ...],
+                    high: tuple[Any, ...], num_rows: int, columns: int, step: int,
                     high_offset: int, stream: Any) -> None:
     """Launch for one matrix (low is high) or for gate and up, written from row tile first_tile."""
     column_tiles = -(-columns // TILE_COLUMNS)
