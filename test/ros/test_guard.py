@@ -162,9 +162,8 @@ class StopButton:
 
 # Dead and hung nodes
 
-@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGSTOP, signal.SIGABRT])
 def test_when_the_node_dies_or_hangs_its_goals_are_canceled_within_a_second(
-        client: Any, processes: Any, tmp_path: Path, number: int) -> None:
+        client: Any, processes: Any, tmp_path: Path) -> None:
     guarded = Guarded(client, processes, 'state_file:=none', node='llm_node')
     policy = tmp_path / 'policy.yaml'
     policy.write_text(POLICY.replace('timeout_s: 30', 'timeout_s: 30\n    server_timeout_s: 10'))
@@ -172,20 +171,21 @@ def test_when_the_node_dies_or_hangs_its_goals_are_canceled_within_a_second(
     other = client.do(lambda: ActionClient(client.node, Drive, '/base/never'))
     assert other.wait_for_server(20.0)
     other_goal = client.wait(other.send_goal_async(Drive.Goal(distance=3.0)))
-    node = processes.script('bridge_process.py', str(policy), 'drive', '{"distance": 2.0}')
-    node.wait_for('event ACCEPTED')
-    at = time.monotonic()
-    node.send(number)
-    client.wait_until(lambda: server_times(guarded.server, 'cancel'), 3.0, 'the cancel')
-    assert server_times(guarded.server, 'cancel')[0] - at < 1.0
-    client.wait_until(lambda: server_times(guarded.server, 'canceled'), 1.0)
-    assert len(server_times(guarded.server, 'cancel')) == 1
+    for count, number in enumerate((signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP), start=1):
+        node = processes.script('bridge_process.py', str(policy), 'drive', '{"distance": 2.0}')
+        node.wait_for('event ACCEPTED')
+        at = time.monotonic()
+        node.send(number)
+        client.wait_until(lambda wanted=count: len(
+            server_times(guarded.server, 'canceled')) == wanted, 3.0, f'the cancel after {number}')
+        assert server_times(guarded.server, 'cancel')[-1] - at < 1.0
+    assert len(server_times(guarded.server, 'cancel')) == count
     assert other_goal.status != GoalStatus.STATUS_CANCELED
-    if number == signal.SIGSTOP:
-        node.send(signal.SIGCONT)
-        node.wait_for('verdict')
-        verdict = json.loads(node.output().split('verdict ')[1].splitlines()[0])
-        assert verdict['status'] == 'canceled' and 'heartbeat' in verdict['reason']
+    # The hung node wakes up and learns what became of its goal.
+    node.send(signal.SIGCONT)
+    node.wait_for('verdict')
+    verdict = json.loads(node.output().split('verdict ')[1].splitlines()[0])
+    assert verdict['status'] == 'canceled' and 'heartbeat' in verdict['reason']
 
 
 # A dead or hung guard
@@ -381,7 +381,7 @@ def test_odd_goals_are_refused_and_the_guard_lives(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize('parameter', [
-    'stop_topics:=5', 'stop_max_age:=99.0', 'stop_topics:=[/a//b]', 'node:=""', 'node:="a b"'])
+    'stop_topics:=5', 'stop_max_age:=99.0', 'node:="a b"'])
 def test_a_wrong_parameter_is_named_and_ends_with_code_2(processes: Any, parameter: str) -> None:
     process = processes.module(GUARD, '--ros-args', '-p', 'state_file:=none', '-p', parameter)
     assert process.wait(10.0) == 2, process.output()
