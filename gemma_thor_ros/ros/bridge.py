@@ -138,7 +138,7 @@ class ToolBridge:
         `on_event` is called in this thread. All faults are in the verdict; nothing is raised.
         """
         run = _Run(call, request_id, on_event or _ignore, cancel, time.monotonic(),
-                   call.arguments_json or json.dumps(call.arguments, default=str),
+                   _arguments_text(call),
                    bytes(new_goal_id().uuid), self._is_motion(call), self.target(call.name))
         run.tell(Step.PROPOSED)
         try:
@@ -301,6 +301,14 @@ def _resolve_targets(node: Node, policy: Policy, guard: str) -> dict[str, str]:
 
 def _duration(seconds: float) -> Duration:
     return Duration(sec=int(seconds), nanosec=int(seconds % 1 * 1e9))
+
+
+def _arguments_text(call: ToolCall) -> str:
+    """Return the arguments as the parser read them, else as JSON, else '{}'."""
+    try:
+        return call.arguments_json or json.dumps(call.arguments, default=str)
+    except (RecursionError, TypeError, ValueError):
+        return '{}'
 
 
 def _ignore(_: CallEvent) -> None:

@@ -214,6 +214,8 @@ def _quantity(value: float, unit: str) -> str:
 
 def _shown(value: Any) -> str:
     """Show a wrong value in a reason, cut to a length that can't flood the model."""
+    if isinstance(value, (dict, list)):
+        return 'an object' if isinstance(value, dict) else 'a list'
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= 60 else f'{text[:60]}…'
 

@@ -130,18 +130,20 @@ def read_policy_file(path: Path | str) -> PolicyFile:
 
 def parse_policy_text(text: str, name: str = 'policy') -> PolicyFile:
     """Parse policy text as `read_policy_file` does; `name` stands for the file in messages."""
+    lines: dict[ItemPath, int] = {}
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is None:
+            raise ConfigError(f'{name}:1: the file is empty')
+        data = _Builder(name, lines).build(root, (), ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
         raise ConfigError(f'{name}:{line}: not valid YAML: {error.problem}') from error
     except yaml.YAMLError as error:
         raise ConfigError(f'{name}:1: not valid YAML: {error}') from error
-    if root is None:
-        raise ConfigError(f'{name}:1: the file is empty')
-    lines: dict[ItemPath, int] = {}
-    data = _Builder(name, lines).build(root, (), ())
+    except RecursionError as error:
+        raise ConfigError(f'{name}:1: nested too deeply') from error
     policy_file = PolicyFile(name, data, lines)
     _check_shape(policy_file)
     return policy_file

@@ -125,6 +125,16 @@ def test_missing_arguments_are_refused(missing: str) -> None:
     assert outcome is Outcome.REFUSED_SCHEMA and missing in reason
 
 
+def test_a_wrong_value_cannot_flood_or_break_the_reason() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert refused('say', text=deep)[1] == 'text must be a string, not a list'
+    assert refused('say', text={'a': 1})[1] == 'text must be a string, not an object'
+    assert len(refused('dock', **{'x' * 10_000: 1})[1]) < 200
+    assert len(refused('drive', distance='9' * 10_000, unit='m', direction='forward')[1]) < 200
+
+
 def test_case_d02_a_text_is_no_number() -> None:
     assert refused('move_to', OTHER, x='nan', y=0)[0] is Outcome.REFUSED_SCHEMA
 

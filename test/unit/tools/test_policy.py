@@ -1,9 +1,12 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
 import math
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemma_thor_ros.resources import folder
 from gemma_thor_ros.ros.checks import TurnContext, check_call
@@ -155,13 +158,28 @@ def test_faults_name_file_line_and_item(old: str, new: str, line: int, words: st
     assert words in message
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 6), st.sampled_from(
+    ['', ':', '{', '}', '[', ']', '-', '"', "'", '#', '&a ', '*a', '!!x ', '\n', '  ', 'null', '1',
+     '.nan', '1e999', '\t', '? ', '|', '0x_', '2026-01-01', '<<: ', '\x00', '\u2028'])),
+    max_size=4))
+def test_damaged_policies_give_one_message_with_a_line(edits: list[tuple[int, int, str]]) -> None:
+    text = GOOD
+    for start, length, new in edits:
+        text = text[:start] + new + text[start + length:]
+    try:
+        parse_policy(text, 'p.yaml')
+    except ConfigError as error:
+        assert re.match(r'p\.yaml:[1-9][0-9]*: ', str(error)), str(error)
+
+
 def test_an_integer_argument_with_a_unit_arg_and_both_units_is_refused() -> None:
     assert 'either unit or unit_arg' in fault('unit_arg: unit', 'unit: m\n        unit_arg: unit')
 
 
 @pytest.mark.parametrize(('text', 'words'), [
     ('', 'empty'), ('- 1', 'must be of type object'), ('version: 1\ntools: {}', 'tools'),
-    ('&a [*a]', 'contains itself'), ('{1: 2}', 'quotes'), ('a: !!python/none x', 'cannot be read'),
+    ('[' * 20000, 'nested too deeply'), ('&a [*a]', 'contains itself'), ('{1: 2}', 'quotes'), ('a: !!python/none x', 'cannot be read'),
 ])
 def test_texts_that_are_no_policy(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
