@@ -179,7 +179,8 @@ def test_an_integer_argument_with_a_unit_arg_and_both_units_is_refused() -> None
 
 @pytest.mark.parametrize(('text', 'words'), [
     ('', 'empty'), ('- 1', 'must be of type object'), ('version: 1\ntools: {}', 'tools'),
-    ('[' * 20000, 'nested too deeply'), ('&a [*a]', 'contains itself'), ('{1: 2}', 'quotes'), ('a: !!python/none x', 'cannot be read'),
+    ('[' * 20000, 'nested too deeply'), ('&a [*a]', 'contains itself'), ('{1: 2}', 'quotes'),
+    ('a: !!python/none x', 'cannot be read'),
 ])
 def test_texts_that_are_no_policy(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
