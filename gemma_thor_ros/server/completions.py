@@ -59,7 +59,7 @@ def prompts_of(body: CompletionRequest) -> list[Prompt]:
         raise invalid('prompt is empty: text or at least 1 token id is needed', 'prompt')
     if isinstance(given[0], int):
         return [_ids(given)]
-    return [item if isinstance(item, str) else _ids(item) for item in given]  # type: ignore[arg-type]
+    return [item if isinstance(item, str) else _ids(item) for item in given]
 
 
 def to_chat_requests(

@@ -8,11 +8,18 @@ its dashboards read; the rest begin with gemma_thor:. docs/http.md lists them.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from gemma_thor_ros.chat import Chat
 from gemma_thor_ros.engine.stats import EngineStats
@@ -37,6 +44,8 @@ class Metrics:
         self._chat: Chat | None = None
         self._make()
         self._registry.register(_EngineFigures(runtime))
+        self._inter_token = _InterTokenLatency()
+        self._registry.register(self._inter_token)
         runtime.on_change(self._attach)
         self._attach()
 
@@ -50,9 +59,7 @@ class Metrics:
 
     def on_step(self, seconds: float, tokens: int) -> None:
         """Note the time between two steps of an HTTP answer, a share for each token."""
-        share = seconds / tokens
-        for _ in range(tokens):
-            self._inter_token.observe(share)
+        self._inter_token.add(seconds / tokens, tokens)
 
     def _make(self) -> None:
         registry = self._registry
@@ -97,11 +104,6 @@ class Metrics:
         )
         self._first_token = histogram(
             'vllm:time_to_first_token_seconds', 'From arrival to the first token.', _SECONDS
-        )
-        self._inter_token = histogram(
-            'vllm:inter_token_latency_seconds',
-            'Between tokens as an HTTP client gets them.',
-            _STEP_SECONDS,
         )
         self._per_token = histogram(
             'vllm:request_time_per_output_token_seconds',
@@ -150,6 +152,29 @@ class Metrics:
             self._decode.observe(timings.decode_ms / 1e3)
         if usage.completion_tokens > 1:
             self._per_token.observe(timings.decode_ms / 1e3 / (usage.completion_tokens - 1))
+
+
+class _InterTokenLatency:
+    """A histogram for one writer, the event loop: it counts each token, so it has to be quick."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_STEP_SECONDS) + 1)
+        self._sum = 0.0
+
+    def add(self, seconds: float, tokens: int) -> None:
+        """Count some tokens that took so long each."""
+        self._counts[bisect.bisect_left(_STEP_SECONDS, seconds)] += tokens
+        self._sum += seconds * tokens
+
+    def collect(self) -> Iterator[Metric]:
+        bounds = [*(str(bound) for bound in _STEP_SECONDS), '+Inf']
+        buckets = list(zip(bounds, itertools.accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(
+            'vllm:inter_token_latency_seconds',
+            'Between tokens as an HTTP client gets them.',
+            buckets,
+            self._sum,
+        )
 
 
 class _EngineFigures:

@@ -29,6 +29,14 @@ _MEANINGS = {
     503: 'the model is loading, or has failed: see /health',
     504: 'a time limit or deadline passed',
 }
+_EVENT = {
+    'type': 'object',
+    'properties': {
+        'event': {'type': 'string'},
+        'data': {'type': 'string', 'description': 'a chunk as JSON; [DONE] at the end of chats'},
+    },
+    'required': ['data'],
+}
 _ALWAYS = (400, 401, 403, 503)  # 400: an X-Request-Id that is none
 _WITH_BODY = (408, 413, 415, 429)
 _GENERATING = (404, 409, 500, 504)
@@ -44,7 +52,7 @@ def problems(*more: int) -> Responses:
 
 def streamed() -> Responses:
     """Return the answers of a route that generates, whole or streamed."""
-    events = {'text/event-stream': {'schema': {'type': 'string'}}}
+    events = {'text/event-stream': {'schema': _EVENT}}
     return {
         200: {'description': 'the answer, or with stream: true its events', 'content': events},
         **problems(400, *_GENERATING),

@@ -64,6 +64,8 @@ class Generation:
         self._last = [0.0] * len(self.streams)
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[bool] | None = None
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._news = False
         self._open = list(range(len(self.streams)))
         for stream in self.streams:
@@ -81,6 +83,8 @@ class Generation:
         while True:
             self._news = False
             deltas = self._poll()
+            if self.done and self._timer is not None:
+                self._timer.cancel()
             if deltas or self.done:
                 return deltas
             if not self._news and not await self._wait(timeout_s):
@@ -119,13 +123,26 @@ class Generation:
 
     async def _wait(self, timeout_s: float) -> bool:
         """Wait for news; False when the time ran out."""
+        self._until = self._loop.time() + timeout_s
         self._waiting = self._loop.create_future()
-        timer = self._loop.call_later(timeout_s, self._settle, False)
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._until, self._tick)
         try:
             return await self._waiting
         finally:
-            timer.cancel()
             self._waiting = None
+
+    def _tick(self) -> None:
+        """End a wait that took too long. One timer runs over many waits: a step is no reason to
+        make a new one.
+        """
+        self._timer = None
+        if self._waiting is None:
+            return
+        if self._loop.time() >= self._until:
+            self._settle(False)
+        else:
+            self._timer = self._loop.call_at(self._until, self._tick)
 
     def _wake(self) -> None:
         self._news = True

@@ -172,6 +172,9 @@ def timings_out(results: Sequence[ChatResult]) -> TimingsOut:
     return TimingsOut(**{name: round(v, 3) for name, v in dataclasses.asdict(slowest).items()})
 
 
+quote = json.encoder.encode_basestring  # a text as JSON, in C; what json.dumps itself uses
+
+
 def dumps(value: Any) -> str:
     """Return compact JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(',', ':'))
