@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""One spoken command for one tool: the words, the call that is meant, and how to speak of it later."""
+"""One command for a tool of the demo robot: words, the call meant, how to speak of it later."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from demo_model import heldout_phrases as held_phrases
 from demo_model import motion_phrases as phrases
-from demo_model.intents import COLOURS, JOINTS, OBJECTS, PLACES
-from demo_model.phrasing import WORDS, expand, pick, random_name, random_word
+from demo_model.filling import fill, open_text, source_of
+from demo_model.phrasing import expand, pick, random_word
 from demo_model.spoken_numbers import (
     ANGLES,
     LENGTHS,
-    UNITS,
     Quantity,
     bare_number,
-    digits,
     quantity,
 )
 from demo_model.tools import Tool
@@ -29,8 +26,15 @@ Json = dict[str, Any]
 # What 'a bit' means, in words of docs/demo_model.md.
 SMALL_DISTANCE = Quantity(0.2, 'm', '')
 SMALL_ANGLE = Quantity(15, 'deg', '')
-_SPOKEN_UNITS = {'m': ('metre', 'metres'), 'cm': ('centimetre', 'centimetres'), 'mm': ('millimetre', 'millimetres'),
-                 'ft': ('foot', 'feet'), 'in': ('inch', 'inches'), 'deg': ('degree', 'degrees'), 'rad': ('radian', 'radians')}
+_SPOKEN_UNITS = {
+    'm': ('metre', 'metres'),
+    'cm': ('centimetre', 'centimetres'),
+    'mm': ('millimetre', 'millimetres'),
+    'ft': ('foot', 'feet'),
+    'in': ('inch', 'inches'),
+    'deg': ('degree', 'degrees'),
+    'rad': ('radian', 'radians'),
+}
 
 
 @dataclass
@@ -42,14 +46,14 @@ class Command:
 
     tool: Tool
     arguments: Json
-    todo: str                    # 'drive 2 metres forward'
-    done: str                    # 'drove 2 metres forward'
+    todo: str  # 'drive 2 metres forward'
+    done: str  # 'drove 2 metres forward'
     base: str = ''
     ing: str = ''
     whole: str = ''
     values: Json | None = None
     category: str = ''
-    open_end: bool = False       # ends in copied text, so that nothing may follow it
+    open_end: bool = False  # ends in copied text, so that nothing may follow it
 
 
 def spoken_amount(value: Any, unit: str) -> str:
@@ -61,34 +65,12 @@ def spoken_amount(value: Any, unit: str) -> str:
 def motion_command(tool: Tool, values: Json) -> Command:
     """A command without words, from an intent's values (amount, unit, direction)."""
     if tool.intent == 'drive':
-        tail = f"{spoken_amount(values['distance'], values['unit'])} {values['direction']}"
-        return Command(tool, tool.arguments(values), f'drive {tail}', f'drove {tail}', values=values)
-    tail = f"{values['direction']} by {spoken_amount(values['angle'], values['unit'])}"
+        tail = f'{spoken_amount(values["distance"], values["unit"])} {values["direction"]}'
+        return Command(
+            tool, tool.arguments(values), f'drive {tail}', f'drove {tail}', values=values
+        )
+    tail = f'{values["direction"]} by {spoken_amount(values["angle"], values["unit"])}'
     return Command(tool, tool.arguments(values), f'turn {tail}', f'turned {tail}', values=values)
-
-
-def noun_slots(rng: random.Random) -> dict[str, str]:
-    """Fillers that any template may use."""
-    return {'thing': pick(rng, phrases.THINGS) if rng.random() < 0.8 else pick(rng, WORDS), 'name': random_name(rng), 'w': pick(rng, WORDS),
-            'n': str(rng.randint(1, 99) if rng.random() < 0.8 else rng.randint(100, 999)), 'l': pick(rng, list('ABCDEFGHKLMNPQRSTUVXYZ')),
-            'place': pick(rng, WORDS), 'c': pick(rng, COLOURS)}
-
-
-def fill(template: str, rng: random.Random, slots: dict[str, str]) -> str:
-    """One reading of a template with the given slots; nouns and clauses are drawn."""
-    def slot(name: str) -> str:
-        if name == 'w':
-            return pick(rng, WORDS)
-        if name == 'name':
-            return random_name(rng)
-        if name == 'clause':
-            return fill(pick(rng, phrases.CLAUSES), rng, {})
-        return slots[name] if name in slots else noun_slots(rng)[name]
-    return expand(template, rng, slot)
-
-
-def _source(held: bool) -> Any:
-    return held_phrases if held else phrases
 
 
 def _new_verb(rng: random.Random) -> tuple[str, str]:
@@ -117,7 +99,7 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     elif draw < 0.10 and metres:
         amount = Quantity(SMALL_DISTANCE.value, 'm', pick(rng, phrases.SMALL_DRIVE))
         category = 'a bit'
-    source = _source(held)
+    source = source_of(held)
     verbs = source.DRIVE_VERBS
     draw = rng.random()
     if category == 'distance' and draw < 0.09:
@@ -133,7 +115,9 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     if rng.random() < 0.01 and text[0].isdigit() and category == 'distance':
         direction = 'backward'
         words, text = '', '-' + text
-    command = motion_command(tool, {'distance': amount.value, 'unit': amount.unit, 'direction': direction})
+    command = motion_command(
+        tool, {'distance': amount.value, 'unit': amount.unit, 'direction': direction}
+    )
     command.category = category
     slots = {'Q': text, 'D': words}
     if category == 'a bit' or (words and rng.random() < 0.3):
@@ -142,7 +126,17 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
             command.whole = fill(template, rng, {**slots, 'V': verb[0]})
             return command
     if category == 'a bit':
-        template = pick(rng, ['{V} {D} {Q}', '{V} {Q} {D}', '{V} {D} {Q}', '{V} {D} {Q}, not more', '{V} {D} by {Q}', '{V} {D} just {Q}'])
+        template = pick(
+            rng,
+            [
+                '{V} {D} {Q}',
+                '{V} {Q} {D}',
+                '{V} {D} {Q}',
+                '{V} {D} {Q}, not more',
+                '{V} {D} by {Q}',
+                '{V} {D} just {Q}',
+            ],
+        )
     else:
         template = pick(rng, source.DRIVE)
         if not words:
@@ -152,7 +146,15 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     return command
 
 
-_PI = ((3.1416, 'pi'), (1.5708, 'pi/2'), (1.5708, 'half pi'), (0.7854, 'pi/4'), (3.1416, 'π'), (6.2832, 'two pi'), (1.5708, 'pi over two'))
+_PI = (
+    (3.1416, 'pi'),
+    (1.5708, 'pi/2'),
+    (1.5708, 'half pi'),
+    (0.7854, 'pi/4'),
+    (3.1416, 'π'),
+    (6.2832, 'two pi'),
+    (1.5708, 'pi over two'),
+)
 
 
 def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
@@ -161,7 +163,7 @@ def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
     words = pick(rng, phrases.LEFT_WORDS if side == 'left' else phrases.RIGHT_WORDS)
     units = _allowed_units(tool, ANGLES)
     amount = quantity(rng, units, held)
-    source = _source(held)
+    source = source_of(held)
     category = 'angle'
     template = ''
     whole = ''
@@ -172,8 +174,21 @@ def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
             value, text = bare_number(rng, held)
             amount, category = Quantity(value, 'deg', text), 'no unit'
         elif draw < 0.1:
-            amount, category = Quantity(SMALL_ANGLE.value, 'deg', pick(rng, phrases.SMALL_TURN)), 'a bit'
-            template = pick(rng, ['{V} {D} {Q}', '{V} {Q} {D}', '{V} {D} {Q}', '{V} {D} by {Q}', '{V} {D} just {Q}', '{V} {Q} {D}'])
+            amount, category = (
+                Quantity(SMALL_ANGLE.value, 'deg', pick(rng, phrases.SMALL_TURN)),
+                'a bit',
+            )
+            template = pick(
+                rng,
+                [
+                    '{V} {D} {Q}',
+                    '{V} {Q} {D}',
+                    '{V} {D} {Q}',
+                    '{V} {D} by {Q}',
+                    '{V} {D} just {Q}',
+                    '{V} {Q} {D}',
+                ],
+            )
         elif draw < 0.22:
             angle, pattern = phrases.NAMED_ANGLES[int(rng.random() * len(phrases.NAMED_ANGLES))]
             name = expand(pattern, rng)
@@ -190,13 +205,20 @@ def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
         amount = Quantity(value, 'rad', text + ' ' + pick(rng, ['radians', 'rad', 'radians']))
     elif 'deg' in units and draw > 0.97 and category == 'angle':
         angle = rng.choice((180, 360))
-        amount, category, side, words = Quantity(angle, 'deg', f'{angle} degrees'), 'no direction', 'left', ''
+        amount, category, side, words = (
+            Quantity(angle, 'deg', f'{angle} degrees'),
+            'no direction',
+            'left',
+            '',
+        )
     command = motion_command(tool, {'angle': amount.value, 'unit': amount.unit, 'direction': side})
     command.category = category
     if category == 'no direction':
         template = '{V} {Q}'
     elif category == 'angle' and amount.text[0].isdigit() and rng.random() < 0.012:
-        command = motion_command(tool, {'angle': amount.value, 'unit': amount.unit, 'direction': 'right'})
+        command = motion_command(
+            tool, {'angle': amount.value, 'unit': amount.unit, 'direction': 'right'}
+        )
         command.category, words, template = 'angle', '', '{V} ' + pick(rng, ['', 'by ']) + '{Q}'
         amount = Quantity(amount.value, amount.unit, '-' + amount.text)
     elif category in ('angle', 'no unit') and rng.random() < 0.3:
@@ -219,9 +241,24 @@ def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
 
 def dock(tool: Tool, rng: random.Random, held: bool) -> Command:
     """A command to go to the dock."""
-    text = fill(pick(rng, _source(held).DOCK), rng, {'dock': pick(rng, phrases.DOCK_NAMES)})
+    text = fill(pick(rng, source_of(held).DOCK), rng, {'dock': pick(rng, phrases.DOCK_NAMES)})
     command = Command(tool, {}, 'drive to the dock', 'drove to the dock', category='dock')
-    if text.startswith(('it is', 'time', 'your', 'back to', 'to the', 'you ', 'we ', 'that', 'mission', 'I want', 'off to', 'let us')):
+    if text.startswith(
+        (
+            'it is',
+            'time',
+            'your',
+            'back to',
+            'to the',
+            'you ',
+            'we ',
+            'that',
+            'mission',
+            'I want',
+            'off to',
+            'let us',
+        )
+    ):
         command.whole = text
     else:
         command.base = text
@@ -230,7 +267,7 @@ def dock(tool: Tool, rng: random.Random, held: bool) -> Command:
 
 def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     """A command to speak a sentence; the sentence is copied as it stands."""
-    source = _source(held)
+    source = source_of(held)
     text = open_text(rng) if rng.random() < 0.4 else fill(pick(rng, source.SAY_TEXTS), rng, {})
     if rng.random() < 0.15:
         text = text[:1].upper() + text[1:]
@@ -239,100 +276,12 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     phrase = fill(pick(rng, source.SAY), rng, {'T': '\0'}).replace('\0', text)
     if not held and rng.random() < 0.06:
         phrase = f'{random_word(rng)} {pick(rng, ["aloud", "out loud", "the words", "the sentence", "loudly"])}: {text}'
-    return Command(tool, tool.arguments({'text': text}), f'say: {text}', f'said: {text}', base=phrase, category='say', open_end=True)
-
-
-_SMALL_WORDS = ('the', 'a', 'is', 'and', 'to', 'of', 'in', 'it', 'you', 'we', 'I', 'my', 'not', 'at', 'on', 'will', 'are', 'for', 'has', 'can', 'be', 'this', 'that', 'your', 'with', 'was', 'do', 'no', 'please')
-
-
-def open_text(rng: random.Random) -> str:
-    """A sentence of open words with small words, names and numbers between them."""
-    words = []
-    for _ in range(rng.randint(1, 10)):
-        draw = rng.random()
-        words.append(random_word(rng) if draw < 0.55 else pick(rng, _SMALL_WORDS) if draw < 0.88 else random_name(rng) if draw < 0.94 else str(rng.randint(1, 999)))
-        if rng.random() < 0.04:
-            words[-1] += ','
-    return ' '.join(words).rstrip(',')
-
-
-def _value(kind: str, rng: random.Random, held: bool) -> tuple[str, Any]:
-    """Words and value for one argument of another tool."""
-    if kind in ('place', 'object'):
-        text = fill(pick(rng, PLACES if kind == 'place' else OBJECTS), rng, {})
-        return text, re.sub(r'^(the|a|an) ', '', text)
-    if kind == 'colour':
-        text = pick(rng, COLOURS)
-        return text, text
-    if kind == 'joint':
-        text = fill(pick(rng, JOINTS), rng, {})
-        return text, text
-    if kind == 'name':
-        text = random_name(rng)
-        return text, text
-    if kind == 'open':
-        text = pick(rng, ['open', 'close'])
-        return text, text
-    if kind == 'words':
-        text = ' '.join(random_word(rng) for _ in range(rng.randint(1, 4)))
-        return text, text
-    if kind == 'text':
-        text = open_text(rng) if rng.random() < 0.4 else fill(pick(rng, _source(held).SAY_TEXTS), rng, {})
-        return text, text
-    if kind == 'decimal':
-        value, text = digits(rng, held)
-        while value > 20:
-            value, text = digits(rng, held)
-        return text, value
-    number = rng.randint(1, 100) if kind == 'percent' else rng.choice((rng.randint(1, 12), rng.randint(10, 99), rng.randint(5, 400)))
-    return str(number), number
-
-
-def _by_name(tool: Tool, words: dict[str, str], rng: random.Random) -> str:
-    """A command that uses the tool's own name, and its arguments' names where there are several."""
-    name = re.sub(r'([a-z])([A-Z])', r'\1 \2', tool.name.replace('_', ' ').replace('-', ' ')).lower() if rng.random() < 0.7 else tool.name
-    parts = [f"{tool.names[key].replace('_', ' ')} {word}" if len(words) > 1 else word for key, word in words.items()]
-    joint = pick(rng, [' ', ' with ', ': ', ', ']) if parts else ''
-    return pick(rng, ['', '', 'use ', 'call ', 'run ', 'do ', 'start ']) + name + joint + ', '.join(parts)
-
-
-def other(tool: Tool, rng: random.Random, held: bool) -> Command:
-    """A command for a tool of another kind."""
-    kind = tool.kind
-    assert kind is not None
-    words: dict[str, str] = {}
-    values: Json = {}
-    for param in kind.params:
-        words[param.key], values[param.key] = _value(param.kind, rng, held)
-    template = pick(rng, kind.held if held else kind.commands)
-    base = fill(template, rng, words)
-    if not held and rng.random() < 0.15:
-        base = _by_name(tool, words, rng)
-    return Command(tool, tool.arguments(values), fill(kind.todo, rng, words), fill(kind.done, rng, words), base=base, values=values,
-                   category='other',
-                   open_end=any(param.kind in ('text', 'words') for param in kind.params))
-
-
-def command_for(tool: Tool, rng: random.Random, held: bool) -> Command:
-    """A command for any tool."""
-    maker = {'drive': drive, 'turn': turn, 'dock': dock, 'say': say}.get(tool.intent)
-    return maker(tool, rng, held) if maker else other(tool, rng, held)
-
-
-def sentence(command: Command, rng: random.Random, held: bool) -> str:
-    """The command as a sentence, wrapped in the ways in which people ask."""
-    if command.whole:
-        return command.whole
-    wrappers = _source(held).WRAPPERS
-    # questions and statements of other tools ('where is my cup') stand alone most of the time
-    if command.category == 'other' and rng.random() < 0.5:
-        return command.base
-    wrapper = pick(rng, wrappers)
-    while ('{ing}' in wrapper and not command.ing) or (
-            command.open_end and command.base[-1] in '!?' and wrapper.endswith(('?', 'please'))) or (
-            command.open_end and not wrapper.endswith(('{base}', '{base}?', '{base} please', '{base}, please', '{base}, robot'))):
-        wrapper = pick(rng, wrappers)
-    return fill(wrapper, rng, {'base': command.base, 'ing': command.ing})
-
-
-UNIT_WORDS = tuple(word for forms in UNITS.values() for group in forms for word in group)
+    return Command(
+        tool,
+        tool.arguments({'text': text}),
+        f'say: {text}',
+        f'said: {text}',
+        base=phrase,
+        category='say',
+        open_end=True,
+    )

@@ -73,7 +73,7 @@ def case_sets(count: int, only: str = '') -> dict[str, list[Case]]:
         'other turns, held out': [case for case in held if case.category not in MOTION][
             : count // 2
         ],
-        'training phrasings, new numbers': generated_cases(count // 3, 22, held=False),
+        'training phrasings, fresh draws': generated_cases(count // 3, 22, held=False),
         'tools of all kinds, held out': generated_cases(count // 2, 23, demo=False),
     }
     return {name: cases for name, cases in sets.items() if name.startswith(only)}

@@ -9,7 +9,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from demo_model.commands import Command, open_text
+from demo_model.commands import Command
+from demo_model.filling import open_text
 from demo_model.phrasing import WORDS, expand, pick, random_name
 
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 
-from demo_model.commands import noun_slots
+from demo_model.filling import noun_slots
 from demo_model.phrasing import WORDS, expand, pick, random_name
 from demo_model.tools import Tool
 

@@ -14,10 +14,11 @@ import pytest
 
 from demo_model import heldout_phrases, intents, motion_phrases, results, smalltalk
 from demo_model.cases import MOTION, free_cases, generated_cases
-from demo_model.commands import command_for
-from demo_model.dialogue import HELD_JOINS, JOINS, draw_dialogue
+from demo_model.dialogue import draw_dialogue
+from demo_model.dialogue_phrases import HELD_JOINS, JOINS
 from demo_model.phrasing import expand, roughen
 from demo_model.results import Outcome, answer
+from demo_model.sentences import command_for
 from demo_model.spoken_numbers import LENGTHS, digits, is_held, quantity, spell, words
 from demo_model.tools import DEMO_TOOLS, demo_tools
 

@@ -1,0 +1,30 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Phrases that hold a dialogue together: system prompts, joins of commands, references back.
+
+HELD_JOINS is never trained on.
+"""
+
+from __future__ import annotations
+
+SYSTEM_PROMPTS = (
+    'You are a helpful robot.', 'You are a robot assistant.', 'You control a small mobile robot.', 'You are {name}, a friendly robot.', 'You are the voice of a robot.', 'Be brief.',
+    'You are a helpful assistant on a robot. Use the tools to act.', 'Answer in one short sentence.', 'You drive a robot by calling tools.', 'You are a robot. Call a tool when one fits, else answer briefly.',
+    'You are an assistant. Use the given tools when they help.', 'Help the user.', 'You live on a robot in the {w} building.', 'You are a service robot of {name}.', 'Be polite and short.',
+    'You are the assistant of a mobile robot. Use tools to move, and say in one sentence what was done.', 'Never invent results.', 'Answer in English.', 'Be careful: people are near.', '{w} {w} {w}.',
+    'You are a robot in a warehouse. Follow the commands of the operator.', 'You are Gemma, running on a robot.', 'You are a home robot. Keep answers short.', 'Your name is {name}.',
+    'You are an embodied assistant. The tools below move the robot. Speak plainly.', 'Today the {w} is {w}. You are a robot.', 'If information is missing, ask for it.',
+    'You are a helpful robot. Call tools for motion. Afterwards tell briefly what happened. Ask when a number is missing.', 'The robot has wheels and a speaker.', 'Do what the user asks with the tools.',
+)
+JOINS = ('{a} and {b}', '{a} and {b}', '{a} and then {b}', '{a} and then {b}', '{a}, then {b}', '{a}, then {b}', '{a} then {b}', 'first {a}, then {b}', 'first {a} and then {b}', '{a}, and {b}', '{a}. Then {b}', '{a}. {b}',
+         '{a}, after that {b}', '{a} and after that {b}', '{a}; {b}', '{a}, next {b}', '{a} and finally {b}', 'please {a} and {b}', 'please {a}, then {b}', 'can you {a} and then {b}?', '{a}, afterwards {b}', '{a}, and then please {b}',
+         '{a} before you {b}', 'robot, {a} and {b}', 'could you {a} and {b}?', '{a}, {b}', 'I want you to {a} and {b}', '{a} and also {b}', 'at first {a}, next {b}', '{a}. After that, {b}', '{a} plus {b}', 'once you {a}, {b}', '{a}, {w} {b}', '{a} {w} {b}', '{a} and, {w}, {b}', '1. {a} 2. {b}', '1) {a}, 2) {b}', 'a: {a}; b: {b}', 'two tasks: {a}, {b}', 'step 1: {a}. step 2: {b}', 'do this: {a}, then this: {b}', '{a}. when finished, {b}',
+         'after you {a}, {b}', '{a} / {b}', '{a}. now {b}', '{a}. {w}, {b}', '{a}; then {b}', '{a}... then {b}', '{a}. And then {b}', '{w}, {a} and {b}', '{a}, {b}, {w}', '{a}, {b} {clause}', '{a} and {b}, {clause}', '{clause}, {a} and {b}', '{a}, and once done, {b}', '{a} as well as {b}')
+HELD_JOINS = ('{a} followed by this: {b}', 'start: {a}, second: {b}', '{a}, when that is done {b}', '{a} & {b}', 'do two things: {a} and {b}', '{a} - then {b}', 'you should {a} and subsequently {b}', '{a}. When ready, {b}')
+THREE = ('{a}, {b} and {c}', '{a}, then {b}, then {c}', 'first {a}, then {b} and then {c}', '{a} and {b} and {c}', '{a}. {b}. {c}', '{a}, then {b} and finally {c}')
+AGAIN = ('again', 'once more', 'do it again', 'do that again', 'repeat that', 'one more time', 'same again', 'try again', 'try it again', 'retry', 'please repeat', 'and again', 'again please', 'the same once more', 'repeat', 'do the same again', 'another time')
+BACK = {'drive': ('and back', 'now back', 'now the same way back', 'go back the same distance', 'and now the other way', 'the other way now', 'undo that', 'the opposite direction please', 'now in the opposite direction'),
+        'turn': ('and back', 'now back', 'turn back', 'and now the other way', 'the other way now', 'undo that', 'the opposite direction please', 'now in the opposite direction', 'now the other side')}
+# Distances that are none.
+VAGUE = ('for {n} seconds', 'until I say stop', 'until you reach the {thing}', 'as far as you can', 'a few metres', 'some metres', 'several feet', 'a certain distance', 'for a while', 'a number of metres', 'some distance', 'to the {thing}',
+         'toward the {thing}', 'until the {thing}', 'a few centimetres', 'many metres', 'far', 'very far', 'as long as possible', 'a couple of times', 'some more', 'for a minute', 'until {name} comes', 'please', 'now', 'at {n} percent speed')

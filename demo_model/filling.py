@@ -1,0 +1,71 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Open words, nouns and clauses for the slots of templates."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from demo_model import heldout_phrases as held_phrases
+from demo_model import motion_phrases as phrases
+from demo_model.intents import COLOURS
+from demo_model.phrasing import WORDS, expand, pick, random_name, random_word
+
+# fmt: off
+_SMALL_WORDS = (
+    'the', 'a', 'is', 'and', 'to', 'of', 'in', 'it', 'you', 'we', 'I', 'my', 'not', 'at', 'on', 'will', 'are', 'for',
+    'has', 'can', 'be', 'this', 'that', 'your', 'with', 'was', 'do', 'no', 'please')
+# fmt: on
+
+
+def open_text(rng: random.Random) -> str:
+    """A sentence of open words with small words, names and numbers between them."""
+    words = []
+    for _ in range(rng.randint(1, 10)):
+        draw = rng.random()
+        words.append(
+            random_word(rng)
+            if draw < 0.55
+            else pick(rng, _SMALL_WORDS)
+            if draw < 0.88
+            else random_name(rng)
+            if draw < 0.94
+            else str(rng.randint(1, 999))
+        )
+        if rng.random() < 0.04:
+            words[-1] += ','
+    return ' '.join(words).rstrip(',')
+
+
+def noun_slots(rng: random.Random) -> dict[str, str]:
+    """Fillers that any template may use."""
+    return {
+        'thing': pick(rng, phrases.THINGS) if rng.random() < 0.8 else pick(rng, WORDS),
+        'name': random_name(rng),
+        'w': pick(rng, WORDS),
+        'n': str(rng.randint(1, 99) if rng.random() < 0.8 else rng.randint(100, 999)),
+        'l': pick(rng, list('ABCDEFGHKLMNPQRSTUVXYZ')),
+        'place': pick(rng, WORDS),
+        'c': pick(rng, COLOURS),
+    }
+
+
+def fill(template: str, rng: random.Random, slots: dict[str, str]) -> str:
+    """One reading of a template with the given slots; nouns and clauses are drawn."""
+
+    def slot(name: str) -> str:
+        if name == 'w':
+            return pick(rng, WORDS)
+        if name == 'name':
+            return random_name(rng)
+        if name == 'clause':
+            return fill(pick(rng, phrases.CLAUSES), rng, {})
+        return slots[name] if name in slots else noun_slots(rng)[name]
+
+    return expand(template, rng, slot)
+
+
+def source_of(held: bool) -> Any:
+    """The module with the templates: for training, or kept out of it."""
+    return held_phrases if held else phrases
