@@ -96,6 +96,7 @@ class GoalGuard(Node):
         self._stop_topics = [self.resolve_topic_name(name) for name in self.parameters.stop_topics]
         self._stops = Stops(self._stop_topics, self.parameters.stop_max_age,
                             LatchFile(self._state_file()))
+        self._ending = ''
         self._last_reason: str | None = None
         self._published_at = -1e9
         self._state_publisher = self.create_publisher(GuardState, '~/state', LATEST_QOS)
@@ -121,10 +122,11 @@ class GoalGuard(Node):
         return not self._children
 
     def end(self) -> None:
-        """Cancel everything and inhibit motion, for the last moments of the process."""
+        """Cancel everything, take nothing more and inhibit motion: the process ends."""
+        self._ending = 'the guard is shutting down'
         for child in self._children.values():
-            child.cancel('canceled', 'the guard is shutting down')
-        self._inhibit_publisher.publish(Bool(data=True))
+            child.cancel('canceled', self._ending)
+        self._tick()
 
     # Stops
 
@@ -183,7 +185,7 @@ class GoalGuard(Node):
             del self._children[goal_id], self._owners[goal_id]
         if self._stops.fault:
             self.get_logger().error(self._stops.fault, throttle_duration_sec=10.0)
-        inhibit = reason or self._escalations()
+        inhibit = self._ending or reason or self._escalations()
         if inhibit != self._last_reason or now - self._published_at >= PUBLISH_PERIOD_S:
             self._publish(now, reason, inhibit)
 
@@ -255,7 +257,7 @@ class GoalGuard(Node):
     def _admission_fault(self, request: RunChild.Goal) -> str:
         """Return why a goal may not be sent now, or ''."""
         now = time.monotonic()
-        fault = self._watch.fault(now)
+        fault = self._ending or self._watch.fault(now)
         if fault:
             return fault
         if request.node_instance_id != self._watch.instance_id:
