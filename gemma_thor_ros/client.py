@@ -35,8 +35,8 @@ from gemma_thor_ros.srv import Ask
 
 Messages = Any  # a user's words, a ChatMessage or a sequence of them
 
-# Deep enough for any burst; what is lost all the same is filled in from the result.
-_TOKENS_QOS = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
+# Deep enough for any burst: with the default depth of 10 ROS drops calls and answers.
+_DEEP_QOS = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
 _POLL_S = 0.05
 _GONE_S = 2.0  # the action has been off the graph for so long: the node died
 _LAST_CHUNK_S = 0.5  # the result may overtake the last messages of ~/tokens
@@ -191,11 +191,20 @@ class ChatClient:
         self._own_executor: SingleThreadedExecutor | None = None
         group = group or ReentrantCallbackGroup()
         self._action: ActionClient[Any, Any, Any] = ActionClient(
-            node, Chat, f'{name}/chat', callback_group=group
+            node,
+            Chat,
+            f'{name}/chat',
+            callback_group=group,
+            goal_service_qos_profile=_DEEP_QOS,
+            result_service_qos_profile=_DEEP_QOS,
+            cancel_service_qos_profile=_DEEP_QOS,
+            feedback_sub_qos_profile=_DEEP_QOS,
         )
-        self._ask: Any = node.create_client(Ask, f'{name}/ask', callback_group=group)
+        self._ask: Any = node.create_client(
+            Ask, f'{name}/ask', qos_profile=_DEEP_QOS, callback_group=group
+        )
         self._tokens = node.create_subscription(
-            TokenChunk, f'{name}/tokens', self._on_chunk, _TOKENS_QOS, callback_group=group
+            TokenChunk, f'{name}/tokens', self._on_chunk, _DEEP_QOS, callback_group=group
         )
 
     def destroy(self) -> None:

@@ -22,12 +22,15 @@ from gemma_thor_ros.action import Chat
 from gemma_thor_ros.ros.agent import Answer
 from gemma_thor_ros.ros.answers import chat_result_to_ros, error_to_ros, verdict_to_ros
 from gemma_thor_ros.ros.conversions import chat_request_from_ros, message_to_ros
+from gemma_thor_ros.ros.executors import SERVICES_QOS
 from gemma_thor_ros.ros.request_runner import Acts, Listener, RequestRunner
 from gemma_thor_ros.ros.running import Running
+from gemma_thor_ros.ros.token_topic import TOKENS_QOS
 from gemma_thor_ros.schema import ErrorCode, RequestError
 
 # The goal's status follows the cancel callback within moments; this only bounds the wait.
 _CANCEL_STATUS_S = 1.0
+RESULT_TIMEOUT_S = 60  # a result is kept so long for a client that asks late
 
 
 class ChatActionServer:
@@ -46,6 +49,11 @@ class ChatActionServer:
             goal_callback=lambda goal: GoalResponse.ACCEPT,
             cancel_callback=self._cancel,
             callback_group=group,
+            goal_service_qos_profile=SERVICES_QOS,
+            result_service_qos_profile=SERVICES_QOS,
+            cancel_service_qos_profile=SERVICES_QOS,
+            feedback_pub_qos_profile=TOKENS_QOS,
+            result_timeout=RESULT_TIMEOUT_S,
         )
 
     def destroy(self) -> None:

@@ -29,6 +29,7 @@ from gemma_thor_ros.ros.conversions import (
     ros_text,
     time_to_ros,
 )
+from gemma_thor_ros.ros.executors import SERVICES_QOS
 from gemma_thor_ros.ros.request_runner import Host, RequestRunner
 from gemma_thor_ros.ros.running import RunningRequests
 from gemma_thor_ros.schema import ChatRequest, ErrorCode, RequestError
@@ -60,21 +61,24 @@ class Services:
         self._runner = runner
         self._requests = requests
         self._engine_state = engine_state
-        for kind, name, callback in (
-            (srv.Chat, 'chat_once', self._chat_once),
-            (srv.Ask, 'ask', self._ask),
-            (srv.Tokenize, 'tokenize', self._tokenize),
-            (srv.Detokenize, 'detokenize', self._detokenize),
-            (srv.RenderPrompt, 'render_prompt', self._render_prompt),
-            (srv.ListSessions, 'list_sessions', self._list_sessions),
-            (srv.ResetSession, 'reset_session', self._reset_session),
+        for kind, name, callback, callback_group in (
+            (srv.Chat, 'chat_once', self._chat_once, group),
+            (srv.Ask, 'ask', self._ask, group),
+            (srv.Tokenize, 'tokenize', self._tokenize, group),
+            (srv.Detokenize, 'detokenize', self._detokenize, group),
+            (srv.RenderPrompt, 'render_prompt', self._render_prompt, group),
+            (srv.ListSessions, 'list_sessions', self._list_sessions, group),
+            (srv.ResetSession, 'reset_session', self._reset_session, group),
+            (srv.GetModelInfo, 'get_model_info', self._get_model_info, control),
+            (srv.Cancel, 'cancel', self._cancel, control),
         ):
-            node.create_service(kind, f'~/{name}', _answering(callback), callback_group=group)
-        for kind, name, callback in (
-            (srv.GetModelInfo, 'get_model_info', self._get_model_info),
-            (srv.Cancel, 'cancel', self._cancel),
-        ):
-            node.create_service(kind, f'~/{name}', _answering(callback), callback_group=control)
+            node.create_service(
+                kind,
+                f'~/{name}',
+                _answering(callback),
+                qos_profile=SERVICES_QOS,
+                callback_group=callback_group,
+            )
 
     def _chat_once(self, request: srv.Chat.Request, response: srv.Chat.Response) -> None:
         response.request_id, response.session_id = request.request_id, request.session_id
