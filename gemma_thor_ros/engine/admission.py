@@ -34,9 +34,13 @@ def check_request(request: Request, limits: Limits, pages: PageManager) -> None:
     _check_prompt(request, limits)
     _check_sampling(request.sampling, limits)
     _range('choice', request.choice, 0, 2 ** 32 - 1)
-    if not (math.isfinite(request.deadline_s) and request.deadline_s >= 0.0):
-        raise _invalid('deadline_s', f'deadline_s is {request.deadline_s}; it must be a finite '
-                                     'number of seconds, 0 for none.')
+    for name in ('deadline_s', 'first_token_s', 'token_gap_s'):
+        seconds = getattr(request, name)
+        if not (math.isfinite(seconds) and seconds >= 0.0):
+            raise _invalid(name, f'{name} is {seconds}; it must be a finite number of seconds, '
+                                 '0 for none.')
+    for mark in request.checkpoints:
+        _range('checkpoints', mark, 0, len(request.prompt_ids))
     num_prompt, max_tokens = len(request.prompt_ids), request.sampling.max_tokens
     if num_prompt + max_tokens > limits.context_length:
         raise RequestError(

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from gemma_thor_ros.engine.admission import Limits, id_array, suppressed_ids
-from gemma_thor_ros.engine.scheduler import Plan
+from gemma_thor_ros.engine.plan import Plan
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.models.batch import Batch
 from gemma_thor_ros.ops.sample import SampleError, logprobs_ref, sample_row

@@ -1,46 +1,30 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows the next step runs: admission by priority, decode rows of all, prompt chunks beside.
+"""Who runs: admission by priority, preemption at step borders, memory taken back when it is short.
 
-Works on sequences and page counts alone; knows no model, no thread and no clock. Not thread-safe:
-the engine thread's own.
+A sequence waits (no pages), runs, or is paused (keeps its pages, has no rows). A higher class
+takes a slot from the lowest one, whose K and V stay; when memory is short it takes that as well,
+and the dropped sequence is recomputed later. Works on sequences and page counts alone; knows no
+model, no thread and no clock. Not thread-safe: the engine thread's own.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
+from collections import deque
 
-import numpy as np
-
-from gemma_thor_ros.engine.page_pool import PageManager, PageTables
+from gemma_thor_ros.engine.page_pool import PageManager, PageNeed, Prefix
+from gemma_thor_ros.engine.plan import Part, Plan, build_plan, choose_rows, tables_of
 from gemma_thor_ros.engine.prefix_cache import PrefixCache, Trail
 from gemma_thor_ros.engine.sequence import Sequence
-from gemma_thor_ros.models.batch import Batch, Role, Span
-
-
-@dataclass(frozen=True)
-class Part:
-    """The rows of one sequence in a plan. `logit_row` is -1 where a prompt goes on after them."""
-
-    sequence: Sequence
-    role: Role
-    num_rows: int
-    logit_row: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One step: the model's batch and whose rows are in it."""
-
-    batch: Batch
-    parts: tuple[Part, ...]
+from gemma_thor_ros.models.batch import Role
 
 
 class Scheduler:
-    """Waiting and running sequences. Higher priority first, first come first within one.
+    """The queues of one engine. Higher priority first, first come first within one class.
 
     At most `max_sequences` run; at most `prefill_chunk` prompt rows are in a step, in order.
+    Within a class nobody is preempted.
     """
 
     def __init__(self, pages: PageManager, cache: PrefixCache, *, max_sequences: int,
@@ -49,101 +33,146 @@ class Scheduler:
         self.cache = cache
         self.max_sequences = max_sequences
         self.prefill_chunk = prefill_chunk
-        self.waiting: list[Sequence] = []                # sorted by Sequence.order
-        self.running: list[Sequence] = []                # likewise
+        self.waiting: list[Sequence] = []                # all three sorted by Sequence.order
+        self.paused: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.num_preempted = 0                           # paused or dropped while running
+        self.num_dropped = 0                             # lost their pages
+        self._refused: tuple[int, ...] = ()              # who did not fit, and with what books
+
+    @property
+    def busy(self) -> bool:
+        """Whether any sequence is here."""
+        return bool(self.running or self.waiting or self.paused)
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence among the waiting."""
-        insort(self.waiting, sequence, key=lambda s: s.order)
+        sequence.scheduled = True
+        _insert(self.waiting, sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, waiting or running, and free its pages at once."""
+        """Take a sequence out, wherever it is, and free its pages at once."""
+        sequence.scheduled = False
         if sequence.pages is None:
             self.waiting.remove(sequence)
             return
-        self.running.remove(sequence)
+        (self.running if sequence in self.running else self.paused).remove(sequence)
         self.pages.release(sequence.pages)
         sequence.pages = None
 
     def admit(self, now: float) -> None:
-        """Start waiting sequences while slots and pages last, strictly in order.
+        """Decide who runs in the next step, strictly in order.
 
-        The first that does not fit holds back those behind it, so that a large request is not
-        overtaken for ever by small ones.
+        A waiting sequence that does not fit, even if all lower classes were dropped, holds back
+        those that wait behind it, so that a large request is not overtaken for ever by small ones.
+        Paused ones need no memory and may run meanwhile.
         """
-        while self.waiting and len(self.running) < self.max_sequences:
-            sequence = self.waiting[0]
-            trail = self._trail(sequence)
-            prefix = self.cache.match(trail)
-            sequence.pages = self.pages.admit(sequence.max_positions, prefix)
-            if sequence.pages is None:
+        if not (self.waiting or self.paused):
+            return
+        blocked, candidates = False, self._candidates()
+        while candidates:
+            sequence = candidates.popleft()
+            if len(self.running) >= self.max_sequences and not _below(self.running[-1], sequence):
                 return
-            del self.waiting[0]
-            self.cache.use(trail, prefix)
-            sequence.num_committed = prefix.num_pages * self.pages.page_size
-            sequence.cached_tokens = sequence.num_committed
-            sequence.admitted = now
-            insort(self.running, sequence, key=lambda s: s.order)
+            if sequence.pages is None:
+                num_dropped = self.num_dropped
+                if blocked or not self._start(sequence):
+                    blocked = True
+                    continue
+                if sequence.admitted is None:
+                    sequence.admitted = now
+                if self.num_dropped > num_dropped:       # they wait now, in their old order
+                    candidates = self._candidates(after=sequence)
+            else:
+                self.paused.remove(sequence)
+            if len(self.running) >= self.max_sequences:
+                self.num_preempted += 1
+                _insert(self.paused, self.running.pop())
+            _insert(self.running, sequence)
 
     def plan(self) -> Plan:
-        """The next step for the running sequences (at least one); gives the pages that it needs.
-
-        Every decoding sequence has one row; what the chunk allows goes to prompts in order. Where
-        a chunk ends changes no result, so that the rest of a budget may be of any size.
-        """
-        chosen: list[tuple[Sequence, int]] = []
-        budget = self.prefill_chunk
-        for sequence in self.running:
-            if sequence.role is Role.DECODE:
-                num_rows = sequence.num_tokens - sequence.num_committed
-            else:
-                num_rows = min(budget, sequence.num_prompt - sequence.num_committed)
-                budget -= num_rows
-            if num_rows:
-                chosen.append((sequence, num_rows))
+        """The next step of the running sequences (at least one); gives the pages that it needs."""
+        chosen = choose_rows(self.running, self.prefill_chunk, self.pages.max_rows)
         assert chosen, f'none of {len(self.running)} running sequences has a row to run'
-        return self._build(chosen)
+        return build_plan(chosen, self.pages)
 
     def commit(self, part: Part) -> None:
         """Count a part's rows as cached and free the sliding pages that this leaves behind."""
-        sequence = part.sequence
+        sequence, tables = part.sequence, tables_of(part.sequence)
         sequence.num_committed += part.num_rows
         if part.role is Role.PREFILL:
-            self.cache.leave(self._trail(sequence), _tables(sequence), sequence.num_committed)
-        self.pages.trim(_tables(sequence), sequence.num_committed)
+            self.cache.leave(self.trail(sequence), tables, sequence.num_committed)
+        self.pages.trim(tables, sequence.num_committed)
 
-    def _trail(self, sequence: Sequence) -> Trail:
+    def drop(self, sequence: Sequence) -> None:
+        """Take the pages of a running or paused sequence; it waits to be computed again.
+
+        Its tokens stay. Prompt tokens will run as prompt rows, from the best checkpoint on, and
+        generated ones as decode rows, so that nothing changes but time.
+        """
+        self.num_preempted += sequence in self.running
+        self.num_dropped += 1
+        self.remove(sequence)
+        sequence.num_committed = 0
+        sequence.trail = None
+        self.add(sequence)
+
+    def trail(self, sequence: Sequence) -> Trail:
+        """The way of a sequence's prompt through the prefix cache."""
         if sequence.trail is None:
             request = sequence.request
             sequence.trail = self.cache.trail(
                 sequence.token_ids[:sequence.num_prompt], request.identity, request.checkpoints)
         return sequence.trail
 
-    def _build(self, chosen: list[tuple[Sequence, int]]) -> Plan:
-        num_rows_total = sum(num_rows for _, num_rows in chosen)
-        token_ids = np.empty(num_rows_total, np.int32)
-        positions = np.empty(num_rows_total, np.int32)
-        spans: list[Span] = []
-        parts: list[Part] = []
-        logit_rows: list[int] = []
-        row = 0
-        for sequence, num_rows in chosen:
-            start = sequence.num_committed
-            end, tables = start + num_rows, _tables(sequence)
-            self.pages.grow(tables, end)
-            token_ids[row:row + num_rows] = sequence.token_ids[start:end]
-            positions[row:row + num_rows] = range(start, end)
-            spans.append(Span(sequence.role, row, num_rows, start, tables.sliding, tables.full))
-            logit_row = -1
-            if end == sequence.num_tokens:               # the newest token: what comes after it?
-                logit_row = len(logit_rows)
-                logit_rows.append(row + num_rows - 1)
-            parts.append(Part(sequence, sequence.role, num_rows, logit_row))
-            row += num_rows
-        batch = Batch(token_ids, positions, tuple(spans), np.array(logit_rows, np.int32))
-        return Plan(batch, tuple(parts))
+    def _candidates(self, after: Sequence | None = None) -> deque[Sequence]:
+        """Who may get a slot, in order; of those that come after a sequence."""
+        ordered = sorted([*self.waiting, *self.paused], key=_order)
+        return deque(each for each in ordered if after is None or each.order > after.order)
+
+    def _start(self, sequence: Sequence) -> bool:
+        """Give a waiting sequence its pages, dropping lower classes if need be and if it helps."""
+        books = (sequence.arrival, self.pages.num_releases, self.cache.num_left)
+        if books == self._refused:
+            return False
+        trail = self.trail(sequence)
+        prefix = self.cache.match(trail)
+        need = self.pages.need(sequence.max_positions)
+        if not self.pages.fits(need, prefix) and not self._make_room(sequence, need, prefix):
+            self._refused = books
+            return False
+        sequence.pages = self.pages.admit(sequence.max_positions, prefix)
+        assert sequence.pages is not None, f'{need} was to fit'
+        self.waiting.remove(sequence)
+        self.cache.use(trail, prefix)
+        sequence.num_committed = prefix.num_pages * self.pages.page_size
+        if sequence.admitted is None:
+            sequence.cached_tokens = sequence.num_committed
+        return True
+
+    def _make_room(self, sequence: Sequence, need: PageNeed, prefix: Prefix) -> bool:
+        """Drop as few sequences of lower classes as it takes, the last in order first."""
+        held = sorted([*self.running, *self.paused], key=_order, reverse=True)
+        victims: list[Sequence] = []
+        for victim in held:
+            if not _below(victim, sequence):
+                return False
+            victims.append(victim)
+            if self.pages.fits(need, prefix, [tables_of(each) for each in victims]):
+                for each in victims:
+                    self.drop(each)
+                return True
+        return False
 
 
-def _tables(sequence: Sequence) -> PageTables:
-    assert sequence.pages is not None, f'request {sequence.request.request_id!r} holds no pages'
-    return sequence.pages
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.order
+
+
+def _below(one: Sequence, other: Sequence) -> bool:
+    """Whether one is of a lower class."""
+    return one.request.priority < other.request.priority
+
+
+def _insert(queue: list[Sequence], sequence: Sequence) -> None:
+    insort(queue, sequence, key=_order)

@@ -9,6 +9,8 @@ them have K and V in the pages; a rollback only lowers it. Owned by the engine t
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gemma_thor_ros.engine.outbox import Outbox
@@ -16,7 +18,7 @@ from gemma_thor_ros.engine.page_pool import PageTables
 from gemma_thor_ros.engine.prefix_cache import Trail
 from gemma_thor_ros.models.batch import Role
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
-from gemma_thor_ros.schema import Request, SamplingParams, Timings, Usage
+from gemma_thor_ros.schema import ErrorCode, Request, SamplingParams, Timings, Usage
 
 
 class Sequence:
@@ -25,7 +27,7 @@ class Sequence:
     def __init__(self, request: Request, now: float) -> None:
         self.request = request
         self.outbox = Outbox(request.request_id)
-        self.arrival = 0                                 # the engine counts
+        self.arrival = 1 << 62                           # until it is counted: after all others
         self.num_prompt = len(request.prompt_ids)
         max_length = self.num_prompt + request.sampling.max_tokens
         self.max_positions = max_length - 1              # the last token is never an input
@@ -33,15 +35,17 @@ class Sequence:
         self.token_ids[:self.num_prompt] = request.prompt_ids
         self.num_tokens = self.num_prompt
         self.num_committed = 0
+        self.scheduled = False                           # in one of the scheduler's queues
         self.pages: PageTables | None = None             # None while it waits, and at its end
         self.trail: Trail | None = None                  # its prompt's way through the cache
         self.cached_tokens = 0                           # found there when it first started
         self.history = TokenHistory(request)
-        self.deadline = now + request.deadline_s if request.deadline_s > 0.0 else np.inf
         self.submitted = now
         self.admitted: float | None = None
         self.first_token = now
         self.last_token = now
+        self.deadline = _after(now, request.deadline_s)
+        self.limit = min(self.deadline, _after(now, request.first_token_s))
 
     @property
     def order(self) -> tuple[int, int]:
@@ -63,9 +67,23 @@ class Sequence:
         if self.num_tokens == self.num_prompt:
             self.first_token = now
         self.last_token = now
+        self.limit = min(self.deadline, _after(now, self.request.token_gap_s))
         self.token_ids[self.num_tokens] = token_id
         self.num_tokens += 1
         self.history.append(token_id)
+
+    def overdue(self, now: float) -> tuple[ErrorCode, str]:
+        """Why a sequence whose `limit` has passed has to end."""
+        request, num_generated = self.request, self.num_generated
+        if now >= self.deadline:
+            return ErrorCode.DEADLINE, (
+                f'The deadline of {request.deadline_s:g} s passed after {num_generated} of at '
+                f'most {request.sampling.max_tokens} tokens.')
+        if num_generated == 0:
+            return ErrorCode.TIMEOUT, (f'No token came within {request.first_token_s:g} s of the '
+                                       'submission.')
+        return ErrorCode.TIMEOUT, (f'No token came within {request.token_gap_s:g} s of token '
+                                   f'{num_generated}.')
 
     def usage(self) -> Usage:
         """Token counts up to now."""
@@ -86,6 +104,10 @@ class Sequence:
             time_to_first_token_ms=(self.first_token - self.submitted) * 1e3,
             decode_ms=decode * 1e3, total_ms=total_ms,
             tokens_per_s=(self.num_generated - 1) / decode if decode > 0.0 else 0.0)
+
+
+def _after(now: float, seconds: float) -> float:
+    return now + seconds if seconds > 0.0 else math.inf
 
 
 class TokenHistory:

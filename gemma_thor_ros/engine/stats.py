@@ -15,8 +15,8 @@ class EngineStats:
     """One look at the engine. Counters run from its start; rates cover the last seconds."""
 
     state: str                           # 'new', 'running', 'stopped' or 'failed'
-    running: int                         # sequences that hold pages
-    waiting: int
+    running: int                         # sequences that have rows in the steps
+    waiting: int                         # all others, preempted ones included
     sliding_pages_used: int              # held by sequences; cached ones are not counted
     sliding_pages_total: int
     full_pages_used: int
@@ -28,7 +28,7 @@ class EngineStats:
     prefill_tokens: int
     requests_finished: int               # of any outcome; cancelled and failed ones included
     requests_cancelled: int
-    requests_failed: int
+    requests_failed: int                 # answered with an error
     last_step_ms: float
     sliding_pages_cached: int = 0        # kept for prefix reuse, in use beside that or not
     full_pages_cached: int = 0
@@ -36,6 +36,10 @@ class EngineStats:
     checkpoints_evicted: int = 0
     prompt_tokens: int = 0               # of the sequences that started
     cached_prompt_tokens: int = 0        # of these found in the prefix cache
+    paused: int = 0                      # preempted sequences that hold pages
+    preemptions: int = 0
+    drops: int = 0                       # sequences that lost their pages and are computed again
+    step_overdue_s: float = 0.0          # how long a hanging step has run; 0.0: none hangs
 
 
 class RateMeter:

@@ -132,15 +132,15 @@ class TestConcurrentEqualsSolo:
 
     def test_planted_rows_mixed_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The logits of the last sequence go to the first and so on."""
-        right = scheduler.Scheduler._build
+        right = scheduler.build_plan
 
-        def wrong(self: scheduler.Scheduler, chosen: Any) -> scheduler.Plan:
-            plan = right(self, chosen)
+        def wrong(chosen: Any, pages: Any) -> Any:
+            plan = right(chosen, pages)
             last = plan.batch.logit_rows.size - 1
             return replace(plan, parts=tuple(
                 replace(part, logit_row=last - part.logit_row if part.logit_row >= 0 else -1)
                 for part in plan.parts))
-        monkeypatch.setattr(scheduler.Scheduler, '_build', wrong)
+        monkeypatch.setattr(scheduler, 'build_plan', wrong)
         assert concurrent_gate(HashModel(), JOBS, prefill_chunk=16, **NO_STOP) != []
 
     def test_planted_row_variant_model(self) -> None:
@@ -186,7 +186,7 @@ class TestChunkedEqualsOnePrefill:
         """A chunk that counts one row more than it ran."""
         right = scheduler.Scheduler.commit
 
-        def wrong(self: scheduler.Scheduler, part: scheduler.Part) -> None:
+        def wrong(self: scheduler.Scheduler, part: Any) -> None:
             right(self, part)
             if part.role is Role.PREFILL and part.logit_row < 0:
                 part.sequence.num_committed += 1
@@ -205,7 +205,7 @@ class TestCancelLeavesTheNextRequestRight:
 
     def test_planted_sequence_that_runs_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its pages are freed, but it stays among the running for one more step."""
-        right_remove, right_build = scheduler.Scheduler.remove, scheduler.Scheduler._build
+        right_remove, right_build = scheduler.Scheduler.remove, scheduler.build_plan
         ghosts: list[tuple[Sequence, Any]] = []
 
         def remove(self: scheduler.Scheduler, sequence: Sequence) -> None:
@@ -215,14 +215,14 @@ class TestCancelLeavesTheNextRequestRight:
                 ghosts.append((sequence, tables))
             right_remove(self, sequence)
 
-        def build(self: scheduler.Scheduler, chosen: Any) -> scheduler.Plan:
+        def build(chosen: Any, pages: Any) -> Any:
             if ghosts and chosen and chosen[0][0] is not ghosts[0][0]:
                 sequence, tables = ghosts.pop()
                 sequence.pages = tables
                 chosen = [*chosen, (sequence, 1)]
-            return right_build(self, chosen)
+            return right_build(chosen, pages)
         monkeypatch.setattr(scheduler.Scheduler, 'remove', remove)
-        monkeypatch.setattr(scheduler.Scheduler, '_build', build)
+        monkeypatch.setattr(scheduler, 'build_plan', build)
         assert cancel_gate(HashModel(), *THREE, [6, 12], **SCARCE) != []
 
     def test_planted_history_that_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,9 @@ def make_request() -> Callable[..., Request]:
     count = iter(range(10 ** 6))
 
     def make(prompt: tuple[int, ...] = (200, 201, 202), **fields: Any) -> Request:
-        request = {name: fields.pop(name) for name in ('priority', 'choice', 'deadline_s')
-                   if name in fields}
+        request = {name: fields.pop(name) for name in (
+            'priority', 'choice', 'deadline_s', 'first_token_s', 'token_gap_s')
+            if name in fields}
         request_id = fields.pop('request_id', f'r{next(count)}')
         fields.setdefault('temperature', 0.0)
         fields.setdefault('max_tokens', 50)

@@ -242,5 +242,5 @@ def test_two_clients_200_requests_random_cancels_and_faults(
     assert (stats.running, stats.waiting) == (0, 0)
     assert (stats.sliding_pages_used, stats.full_pages_used) == (0, 0)
     assert engine._pages.promised_full == engine._pages.promised_sliding == 0
-    assert not engine._open and not engine._cancels
+    assert not engine._requests.all() and not engine._requests.has_news
     assert stats.requests_finished == 200
