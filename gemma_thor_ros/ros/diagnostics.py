@@ -40,6 +40,7 @@ _STATES = {
     State.STOPPED: msg.EngineState.STOPPED,
 }
 _RECENT = 32
+ENGINE_FAILED = 'failed'  # EngineStats.state of an engine that will never answer again
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,10 @@ class StatePublisher:
         if chat is None:
             return state
         info, stats = chat.model_info(), chat.stats()
+        if stats.state == ENGINE_FAILED:
+            state.state = msg.EngineState.FAILED
+            state.error_code = int(ErrorCode.ENGINE)
+            state.error_msg = 'the engine failed; the log has the reason'
         state.model_name = info.name
         state.device = info.device
         state.context_length = info.context_length

@@ -28,7 +28,7 @@ from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime, State
 from gemma_thor_ros.ros import packages
 from gemma_thor_ros.ros.chat_action import ChatActionServer
-from gemma_thor_ros.ros.diagnostics import RequestCounters, StatePublisher
+from gemma_thor_ros.ros.diagnostics import ENGINE_FAILED, RequestCounters, StatePublisher
 from gemma_thor_ros.ros.executors import NodeExecutors
 from gemma_thor_ros.ros.heartbeat import Heartbeat
 from gemma_thor_ros.ros.node_runtime import NodeRuntime
@@ -49,6 +49,7 @@ NODE_NAME = 'llm_node'
 # Each request that is under way occupies a thread of the pool; what is left answers refusals.
 DATA_THREADS = 256
 MAX_REQUESTS = DATA_THREADS - 8
+WATCH_S = 0.2  # how soon a failed engine is noticed
 TOOL_EVENTS_QOS = QoSProfile(depth=100)
 _SUCCESS = TransitionCallbackReturn.SUCCESS
 _FAILURE = TransitionCallbackReturn.FAILURE
@@ -75,11 +76,20 @@ def _logged(transition: _Transition) -> _Transition:
 class LlmNode(LifecycleNode):
     """Gemma 4 as a lifecycle node.
 
+    Args:
+        parameter_overrides: settings, over those of the command line.
+        on_engine_failed: called once when the engine can never answer again, after all requests
+            have been answered: the process should end, for its launcher to start it anew.
+
     Raises:
         ConfigError: a parameter has an unfit value.
     """
 
-    def __init__(self, parameter_overrides: Sequence[Parameter[Any]] = ()) -> None:
+    def __init__(
+        self,
+        parameter_overrides: Sequence[Parameter[Any]] = (),
+        on_engine_failed: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(NODE_NAME, parameter_overrides=list(parameter_overrides))
         self.parameters = NodeParameters(self)
         self.config: EngineConfig = self.parameters.config
@@ -103,6 +113,8 @@ class LlmNode(LifecycleNode):
             packages.optional_faults(),
             control,
         )
+        self._on_engine_failed = on_engine_failed
+        self._watch = self.create_timer(WATCH_S, self._check_engine, callback_group=control)
         self._heartbeat = Heartbeat(self, lambda: self._active)
         runner = RequestRunner(
             self,
@@ -296,6 +308,17 @@ class LlmNode(LifecycleNode):
         runtime = self._runtime
         if runtime is not None and runtime.state is State.READY and self._autostarting:
             self._executors.run_in_control(self._autoactivate)
+
+    def _check_engine(self) -> None:
+        runtime = self._runtime
+        chat = runtime.chat if runtime is not None else None
+        if chat is None or chat.stats().state != ENGINE_FAILED:
+            return
+        self._watch.cancel()
+        self._status.changed()
+        self._deactivate('the engine failed')
+        self._requests.wait_idle(WATCH_S)
+        self._on_engine_failed()
 
     def _autoconfigure(self) -> None:
         if not self._closing and self.trigger_configure() is not _SUCCESS:

@@ -3,7 +3,8 @@
 """The node's process: packages checked, node and endpoint started, signals obeyed, a clean end.
 
 Imports nothing heavy at the top, so that a missing package is named and not a traceback. Exit
-codes: 0 a wanted end, 2 a wrong setting or environment, 130 a second signal.
+codes: 0 a wanted end, 1 the engine failed for good, 2 a wrong setting or environment, 130 a second
+signal.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gemma_thor_ros.schema import ConfigError
 
 # A signal ends the process within 2 s: this for an orderly end, the rest for the interpreter.
 CLOSE_TIMEOUT_S = 1.5
-EXIT_OK, EXIT_USAGE = 0, 2
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 EXIT_SECOND_SIGNAL = 130
 
 
@@ -47,9 +48,15 @@ def _run(args: list[str], end: threading.Event) -> int:
     from gemma_thor_ros.ros.llm_node import LlmNode
     from gemma_thor_ros.ros.logs import forward_to, stop_forwarding
 
+    failed = threading.Event()
+
+    def on_engine_failed() -> None:
+        failed.set()
+        end.set()
+
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     try:
-        node = LlmNode()
+        node = LlmNode(on_engine_failed=on_engine_failed)
     except ConfigError as error:
         _complain(str(error))
         rclpy.try_shutdown()
@@ -58,15 +65,16 @@ def _run(args: list[str], end: threading.Event) -> int:
     node.start()
     end.wait()
     node.get_logger().info('ending')
+    code = EXIT_FAILED if failed.is_set() else EXIT_OK
     ended = node.close(CLOSE_TIMEOUT_S)
     stop_forwarding(handler)
     if not ended:
         # A thread is stuck in a step or a read: waiting for it would outlast the caller's
         # patience, and destroying the node under it would crash.
-        _leave(EXIT_OK)
+        _leave(code)
     node.destroy_node()
     rclpy.try_shutdown()
-    return EXIT_OK
+    return code
 
 
 def _take_signals(end: threading.Event) -> None:

@@ -36,15 +36,14 @@ class NoAnswerError(AssertionError):
 class NodeProcess:
     """`python -m gemma_thor_ros.ros.node` with the scripted model unless told otherwise."""
 
-    def __init__(self, folder, settings):
+    def __init__(self, folder, settings, program=('-m', 'gemma_thor_ros.ros.node')):
         self.settings = {'model.path': 'scripted', 'http.enabled': False, **settings}
         params = folder / 'params.yaml'
         params.write_text(yaml.safe_dump({'/**': {'ros__parameters': self.settings}}))
         self.log_path = folder / 'node.log'
         with self.log_path.open('wb') as log:
             self.process = subprocess.Popen(
-                [sys.executable, '-m', 'gemma_thor_ros.ros.node', '--ros-args',
-                 '--params-file', str(params)],
+                [sys.executable, *program, '--ros-args', '--params-file', str(params)],
                 cwd=folder, stdout=log, stderr=subprocess.STDOUT,
             )
 
@@ -228,8 +227,8 @@ def start_node(ros_env, tmp_path_factory):
     """Start nodes that live as long as the test."""
     started = []
 
-    def start(settings):
-        process = NodeProcess(tmp_path_factory.mktemp('node'), settings)
+    def start(settings, **options):
+        process = NodeProcess(tmp_path_factory.mktemp('node'), settings, **options)
         started.append(process)
         return process
 

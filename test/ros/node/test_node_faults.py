@@ -8,6 +8,7 @@ import json
 import shutil
 import socket
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,70 @@ def test_a_policy_with_a_wrong_field_fails_configure(peer, start_node, tmp_path)
     failed = peer.wait_engine(states, EngineState.FAILED)
     assert f'{policy}:4' in failed.error_msg and 'descriptoin' in failed.error_msg
     assert peer.state() == 'unconfigured' and process.process.poll() is None
+
+
+BROKEN_ENGINE = """
+import pathlib, sys
+from gemma_thor_ros.engine.scheduler import Scheduler
+from gemma_thor_ros.ros.node import main
+
+plan = Scheduler.plan
+
+def broken(self):
+    if pathlib.Path('break').exists():
+        raise RuntimeError('the books are wrong')
+    return plan(self)
+
+Scheduler.plan = broken
+sys.exit(main(sys.argv))
+"""
+
+
+def test_an_engine_that_fails_for_good_answers_all_and_ends_the_process(peer, start_node):
+    states = peer.engine_states()
+    process = start_node(
+        {'model.script': ['word ' * 200 + '<turn|>'], 'model.script_delay': 0.005},
+        program=('-c', BROKEN_ENGINE),
+    )
+    peer.wait_active(process)
+    flowing = threading.Event()
+    handle = peer.send_goal(feedback=lambda _: flowing.set())
+    answer = handle.get_result_async()
+    assert flowing.wait(5.0)
+    (process.log_path.parent / 'break').touch()
+    result = peer.wait(answer).result
+    assert result.error_code == ErrorCode.ENGINE and 'the books are wrong' in result.error_msg
+    assert peer.wait_engine(states, EngineState.FAILED, 5.0).error_msg
+    assert process.process.wait(5.0) == 1
+
+
+LATE_FAULT = """
+import dataclasses, sys
+from gemma_thor_ros import load
+from gemma_thor_ros.ros.node import main
+from gemma_thor_ros.schema import ConfigError
+
+plan = load._plan_scripted
+
+def late(config):
+    def build(report):
+        report(0.5, 'reading weights')
+        raise ConfigError('shard 2 ends too early')
+    return dataclasses.replace(plan(config), build=build)
+
+load._plan_scripted = late
+sys.exit(main(sys.argv))
+"""
+
+
+def test_a_fault_while_loading_is_held_and_activate_says_it(peer, start_node):
+    states = peer.engine_states()
+    process = start_node({}, program=('-c', LATE_FAULT))
+    failed = peer.wait_engine(states, EngineState.FAILED)
+    assert failed.error_msg == 'shard 2 ends too early' and failed.error_code
+    assert peer.state() == 'inactive'
+    assert not peer.change_state(Transition.TRANSITION_ACTIVATE)
+    assert 'activate failed: the model could not be loaded: shard 2 ends too early' in process.log
+    result = peer.run_goal()[1]
+    assert result.error_code == ErrorCode.NOT_READY and 'shard 2' in result.error_msg
+    assert peer.change_state(Transition.TRANSITION_CLEANUP) and peer.state() == 'unconfigured'
