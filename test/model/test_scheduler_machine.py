@@ -10,7 +10,7 @@ very few pages. The undisturbed answer is that of a loop without engine, pages a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -123,13 +123,13 @@ def long_run(name: str, seed: int, num_actions: int) -> Any:
 
 
 @pytest.mark.parametrize('name, seeds, num_actions', [
-    ('hash', range(6), 400), ('dense', range(2), 150), ('moe', range(1), 150)])
-def test_long_runs(name: str, seeds: range, num_actions: int) -> None:
+    ('hash', range(6), 400), ('dense', (1, 2), 150), ('moe', (1,), 150)])
+def test_long_runs(name: str, seeds: Sequence[int], num_actions: int) -> None:
     """All of it has to happen, and often."""
     all_stats = [long_run(name, seed, num_actions) for seed in seeds]
     figures = {field: sum(getattr(stats, field) for stats in all_stats) for field in (
-        'requests_finished', 'requests_cancelled', 'requests_failed', 'preemptions', 'drops',
-        'cached_prompt_tokens', 'checkpoints_evicted')}
+        'requests_finished', 'preemptions', 'drops', 'cached_prompt_tokens',
+        'checkpoints_evicted', 'requests_cancelled', 'requests_failed')}
     assert all(count >= 3 for count in figures.values()), figures
     assert figures['preemptions'] > figures['requests_finished'] / 10, figures
 
