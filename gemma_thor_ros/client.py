@@ -39,6 +39,7 @@ Messages = Any  # a user's words, a ChatMessage or a sequence of them
 _DEEP_QOS = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
 _POLL_S = 0.05
 _GONE_S = 2.0  # the action has been off the graph for so long: the node died
+_TOPIC_S = 0.5  # ~/tokens follows the action within moments
 _LAST_CHUNK_S = 0.5  # the result may overtake the last messages of ~/tokens
 _GRACE_S = 5.0  # over the request's own time limit, for the way of its answer
 
@@ -219,13 +220,13 @@ class ChatClient:
     def wait_for_node(self, timeout_s: float) -> bool:
         """Wait until the language model node is on the graph; it may still be loading."""
         limit = time.monotonic() + timeout_s
-        while time.monotonic() < limit:
-            if (
-                self._action.server_is_ready()
-                and self._ask.service_is_ready()
-                and self._node.count_publishers(self._tokens.topic_name)
-            ):
-                return True
+        patience = 0.0
+        while (now := time.monotonic()) < limit:
+            if self._action.server_is_ready() and self._ask.service_is_ready():
+                # The topic may have been remapped on the other side: streams then come whole.
+                patience = patience or now + _TOPIC_S
+                if now > patience or self._node.count_publishers(self._tokens.topic_name):
+                    return True
             self.turn(time.sleep)
         return False
 
