@@ -90,6 +90,7 @@ class Chat:
         self._info = info
         self._config = config
         self._sessions = SessionStore(config['session.ttl'], config['session.max_sessions'])
+        self._longest_piece = max(len(piece) for piece in tokenizer.pieces if piece)
         self._timer = _Timer()
         self._listeners: list[Callable[[ChatRequest, ChatResult], None]] = []
 
@@ -241,11 +242,13 @@ class Chat:
         """Return the prompt's token ids and what reads the answer to it."""
         if request.prompt is not None:
             if isinstance(request.prompt, str):
+                self._check_size(len(request.prompt), 'prompt')
                 ids = self.tokenize(request.prompt, add_bos=True)
             else:
                 ids = list(request.prompt)
             return tuple(ids), RawOutput(self._tokenizer)
         prompt = self._render(request, history, request_id)
+        self._check_size(sum(len(segment.text) for segment in prompt), 'messages')
         schemas = tool_schemas(list(request.tools))
         parser = OutputParser(self._tokenizer, schemas, prompt=prompt_state(prompt))
         return tuple(encode_segments(prompt, self._tokenizer)), parser
@@ -291,6 +294,17 @@ class Chat:
                 segments, variant=self._info.variant, enable_thinking=thinking
             )
         return segments
+
+    def _check_size(self, num_chars: int, param: str) -> None:
+        """Refuse what can't fit before it is encoded: that takes long for texts of megabytes."""
+        least = num_chars // self._longest_piece
+        if least >= self._info.context_length:
+            raise RequestError(
+                ErrorCode.CONTEXT_LENGTH,
+                f'the prompt has {num_chars:,} characters and so at least {least:,} tokens, the '
+                f'context is {self._info.context_length:,} tokens',
+                param,
+            )
 
     def _check_length(self, num_tokens: int, param: str) -> None:
         context = self._info.context_length
