@@ -14,6 +14,7 @@ from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.server.app import create_app
+from gemma_thor_ros.server.protocol import patient_protocol
 from gemma_thor_ros.server.security import check_binding
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Sidecar:
             app,
             lifespan='off',
             ws='none',
+            http=patient_protocol(self._config['http.read_timeout']),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=1,

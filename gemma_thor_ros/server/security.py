@@ -211,11 +211,13 @@ class Gate:
         return True
 
     def _too_large(self) -> JSONResponse:
-        return plain_error(
-            413,
-            f'the body is larger than http.max_body, {self._max_body >> 20} MiB',
-            'invalid_request_error',
-            'body_too_large',
+        return _closing(
+            plain_error(
+                413,
+                f'the body is larger than http.max_body, {self._max_body >> 20} MiB',
+                'invalid_request_error',
+                'body_too_large',
+            )
         )
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -274,12 +276,20 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _too_slow(limit_s: float) -> JSONResponse:
-    return plain_error(
-        408,
-        f'the body did not arrive within http.read_timeout, {limit_s:g} s',
-        'invalid_request_error',
-        'body_too_slow',
+    return _closing(
+        plain_error(
+            408,
+            f'the body did not arrive within http.read_timeout, {limit_s:g} s',
+            'invalid_request_error',
+            'body_too_slow',
+        )
     )
+
+
+def _closing(answer: JSONResponse) -> JSONResponse:
+    """Have the connection closed: the rest of the body is not wanted."""
+    answer.headers['Connection'] = 'close'
+    return answer
 
 
 def _busy() -> JSONResponse:
