@@ -94,6 +94,11 @@ class Runtime:
         )
         self._thread.start()
 
+    @property
+    def engine(self) -> Engine | None:
+        """The engine once it runs; for benchmarks and diagnostics."""
+        return self._engine
+
     def require_chat(self) -> Chat:
         """Return the chat.
 
@@ -326,6 +331,7 @@ def _engine_limits(
         'max_waiting': config['engine.max_waiting'],
         'prefill_chunk': config['engine.prefill_chunk'],
         'context_length': context,
+        'step_timeout_s': config['engine.step_timeout'],
         'stop_ids': stop_ids,
         'suppress_tokens': suppress_tokens,
     }
