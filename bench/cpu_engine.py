@@ -30,7 +30,7 @@ FIRST_ID, NUM_IDS = 512, 3000        # ordinary tokens of the demo model's vocab
 
 def main() -> int:
     parser = argparse.ArgumentParser(description='Demo model through the engine, one core.')
-    parser.add_argument('--runs', type=int, default=7, help='runs to take medians of (%(default)s)')
+    parser.add_argument('--runs', type=int, default=7, help='take medians of (%(default)s)')
     parser.add_argument('--json', type=Path, help='write the records to this file too')
     options = parser.parse_args()
     config = EngineConfig.from_mapping({'http.enabled': False, 'engine.threads': 1})
@@ -72,7 +72,8 @@ def record(metric: str, unit: str, values: list[float]) -> dict[str, Any]:
     """Return a receipt's record of some runs: the median and the spread."""
     return {
         'metric': metric, 'value': round(statistics.median(values), 2), 'unit': unit,
-        'context': {'model': 'demo', 'format': 'nvfp4 as float32', 'path': 'engine', 'sequences': 1,
+        'context': {'model': 'demo', 'format': 'nvfp4 as float32', 'path': 'engine',
+                    'sequences': 1,
                     'prompt_tokens': PROMPT_TOKENS, 'answer_tokens': ANSWER_TOKENS, 'threads': 1},
         'spread': [round(min(values), 2), round(max(values), 2)], 'card': 'CPU',
         'processor': platform.processor() or platform.machine(),
