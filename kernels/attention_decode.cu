@@ -8,7 +8,7 @@
 //   spans (B) = {first row, rows (0: none), position of the first row, unused}; 1 to 16 rows each
 //   page_table (B, max_pages); entries below the window and past the last row are never read
 //   partial (T, Q, max_chunks, D) float32, partial_ml (T, Q, max_chunks) {maximum, sum}: scratch
-//   tickets (B, KV, MAX_GROUPS) u32: scratch, zero before and after every launch; or null
+//   tickets (B, KV, MAX_GROUPS) u32: scratch, zero before and after every launch
 //
 // The scale is 1 (it sits in the norms). Row i sees the keys 0 .. its position, with a window the
 // last WINDOW of them.
@@ -18,11 +18,9 @@
 // from some thousand keys on, below that by the latency of one chunk: fetch, two products, one
 // exchange of maxima, one of probabilities.
 //
-// Mapping. Keys are cut into chunks at absolute positions: 64 keys each below position 8,192, then
-// 64 chunks for each doubling (with a window: 64 keys everywhere), so that the cuts depend on the
-// position alone, and their number stays below 450 at 262,144 keys. One block of 8 warps takes one
-// (sequence, chunk, kv head, group of 16 MT queries) at a time; queries are rows times the GROUP
-// heads that share the kv head. Tiles of 64 keys:
+// Mapping. Keys are cut into chunks at absolute positions (attention_chunks.cuh). One block of 8
+// warps takes one (sequence, chunk, kv head, group of 16 MT queries) at a time; queries are rows
+// times the GROUP heads that share the kv head. Tiles of 64 keys:
 //   scores: warp w has keys 8w .. 8w + 7 and all of D; K goes from memory straight into the
 //     registers of the B operand, with D permuted in the same way for Q, which lies in shared
 //     memory in the order of the A operand
@@ -31,20 +29,22 @@
 //     keys of one column are put side by side by a byte permutation
 // e4m3 numbers become f16 exactly, and q and the probabilities (times 2^15) are f16 then, else all
 // are bf16. The partial results of a query's chunks are added in ascending order: by the block
-// that finishes last where `tickets` is given, else by attention_decode_combine. Which of them,
-// MT, and the number of blocks change no bit; nor do other rows: a hidden key has probability 0, a
-// hidden chunk has weight 0, both add exact zeros.
+// that finishes last where `fused` is set, else by attention_decode_combine. Which of them, MT and
+// the number of blocks change no bit; nor do other rows: a hidden key has probability 0, a hidden
+// chunk has weight 0, both add exact zeros.
 //
-// PRECOND: D is 256 or 512; S is a multiple of 16; GROUP 16 >= 1
-// PRECOND: spans, page_table and the pages of keys before each span's first row are not written by
-//          any kernel of the same graph launch: they are read before the grid dependency resolves
-// PRECOND: max_chunks covers every span; tickets given: one per (B, KV, query groups)
+// PRECOND: D is 256 or 512; S is a multiple of 16; GROUP is at most 16
+// PRECOND: spans, page_table and the keys before each span's first row are written before the
+//          step's first launch, which does not overlap the one before it: they are read before
+//          the wait for the previous kernel
+// PRECOND: max_chunks covers every span
 // PRECOND (FP8): |q| < 65,504
 // PRECOND: with D 512 MT is 1 (bf16), 1 or 2 (FP8): more would not fit into the registers
-// -D: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), MT (1, 2, 4)
+// Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), MT (1, 2, 4)
+
+#include "attention_chunks.cuh"
 
 #define WARPS 8
-#define TILE 64
 #define Q_HEADS (KV * GROUP)
 #define QUERIES (16 * MT)
 #define MAX_GROUPS ((16 * GROUP + QUERIES - 1) / QUERIES)
@@ -57,25 +57,6 @@
 #define LOWEST (-1e30f)                  // the maximum of a tile without a visible key
 #define HIDDEN __int_as_float(0xff800000)   // minus infinity: exp gives 0
 #define LOG2_E 1.4426950408889634f
-#define FLAT_CHUNKS 128                  // chunks of TILE keys; later ones grow
-#define DOUBLING 64                      // chunks for each doubling of the position
-
-// The chunk that holds position p.
-__device__ __forceinline__ int chunk_of(int p) {
-    if (WINDOW > 0 || p < FLAT_CHUNKS * TILE) return p / TILE;
-    const int level = 31 - __clz(p / (FLAT_CHUNKS * TILE));      // chunks of 128 << level keys
-    return FLAT_CHUNKS + level * DOUBLING + p / (TILE << (level + 1)) - DOUBLING;
-}
-
-__device__ __forceinline__ int chunk_start(int chunk) {
-    if (WINDOW > 0 || chunk <= FLAT_CHUNKS) return chunk * TILE;
-    const int level = (chunk - FLAT_CHUNKS) / DOUBLING;
-    return (TILE << (level + 1)) * (DOUBLING + (chunk - FLAT_CHUNKS) % DOUBLING);
-}
-
-__device__ __forceinline__ int first_visible(int position) {
-    return WINDOW > 0 ? max(0, position - WINDOW + 1) : 0;
-}
 
 struct Item {
     int sequence, first_row, num_rows, start;    // start: position of the first row
@@ -306,8 +287,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
         const u16* __restrict__ q, const u8* k_pages, const u8* v_pages,
         const float* __restrict__ k_scale, const float* __restrict__ v_scale,
-        const int4* __restrict__ spans, const int* __restrict__ page_table, int num_spans,
-        int max_pages, int max_chunks) {
+        const int4* __restrict__ spans, const int* __restrict__ page_table, int fused,
+        int num_spans, int max_pages, int max_chunks) {
     extern __shared__ __align__(16) u8 shared[];
     uint4* q_tile = (uint4*)shared;                          // (MT, KSTEPS, 32)
     uint4* p_tile = q_tile + MT * KSTEPS * 32;               // (MT, TILE / 16, 32)
@@ -457,7 +438,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
         }
         __threadfence();
         __syncthreads();                 // also: all have read q_tile, p_tile and sums
-        if (tickets != nullptr) {
+        if (fused) {
             u32* counter = tickets + (cold->sequence * KV + cold->kv) * MAX_GROUPS + cold->group;
             if (threadIdx.x == 0) *ticket = atomicAdd(counter, 1u);
             __syncthreads();

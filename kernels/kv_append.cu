@@ -8,20 +8,21 @@
 // k_pages, v_pages (P, S, KV, D) bf16, or e4m3 of k / k_scale, v / v_scale
 // qkv          (T, (Q + KV [+ KV]) D) bf16, the raw projections
 // q_norm, k_norm (D) f32
-// turns        (PAIRS) u64: frequency i in turns per position, times 2^64: theta^(-2i / D) / (2 pi)
+// turns        (PAIRS) u64: 2^64 theta^(-2i / D) / (2 pi), frequency i in turns per position
 // sequences    (T) i32: row of page_table, -1 for padding rows (q becomes zero, nothing is kept)
 // positions    (T) i32; page_table (B, max_pages) i32
 // k_inverse, v_inverse (KV) f32: 1 / k_scale, 1 / v_scale (FP8 only)
 //
-// rope rotates the pairs (i, i + D / 2), i < PAIRS, by position * frequency i. The product is taken
-// as 64-bit integers, whose overflow drops whole turns: the angle is exact to 2^-46 of a turn at
+// rope rotates the pairs (i, i + D / 2), i < PAIRS, by position * frequency i. The product is of
+// 64-bit integers, whose overflow drops whole turns: the angle is exact to 2^-46 of a turn at
 // position 2^18, and rounds once to f32.
 //
 // Bytes moved: 2 T (Q + KV [+ KV]) D read, T Q D 2 + 2 T KV D written in the pages' type. Bound by
-// latency. One warp per (row, head), 4 in a block; a lane has the columns 8 lane .. + 7, with D 512
-// also 256 above. The sum of squares runs over a lane's columns, then over the warp.
+// latency. One warp per (row, head), 4 in a block; a lane has the columns 8 lane .. + 7, with D
+// 512 also 256 above. The sum of squares runs over a lane's columns, then over the warp.
 //
-// PRECOND: D 256 or 512; PAIRS <= D / 2 and a multiple of 8; qkv and q 16-byte aligned.
+// PRECOND: D 256 or 512; PAIRS <= D / 2 and a multiple of 8; qkv and q 16-byte aligned;
+//          page_table is filled for every row's position.
 // Constants: D, Q_HEADS, KV, HAS_V, PAIRS, S, FP8.
 
 #define WARPS 4

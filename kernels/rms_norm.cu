@@ -7,19 +7,21 @@
 //   rms_norm_sum      out = rms(a; wa) + rms(b; wb)
 //   rms_norm_sum_add  x = (x + rms(rms(a; wa) + rms(b; wb); wc)) * scale, then normed
 //
-// x, out (T, H) f32, the residual; a (T, H) bf16 or f32, b (T, H) f32; normed_i (T, H) bf16
+// x, out (T, H) f32, the residual; a (T, H) bf16 or f32; normed_i (T, H) bf16
+// b (T, H) f32, or with CHOSEN the experts' results (T, CHOSEN, H) bf16, to be summed by weight
+// best expert first: expert_ids (T, CHOSEN) i32, -1 for none; expert_weights (T, CHOSEN) f32
 // wa, wb, wc, w_i (H) f32; scale: the layer_scalar where the sum ends the layer, else 1
 //
 // One launch closes a half layer and opens the next: OUTPUTS norms of the new residual (3 before
 // dense MLP, experts and router, 1 before attention or the head, 0: none).
 //
-// Bytes moved: T H (8 for x, read and written; 2 or 4 for a; 4 for b; 2 for each normed) and the
-// weights. Bound by latency: one read and a sum over the block for each norm.
+// Bytes moved: T H (8 for x, read and written; 2 or 4 for a; 4 or 2 CHOSEN for b; 2 for each
+// normed) and the weights. Bound by latency: one read and a sum over the block for each norm.
 // One block per row, 8 numbers per thread in registers; a sum runs over 8 numbers, then the warp,
 // then the warps in order. So a row's bits depend on the row and H alone.
 //
 // PRECOND: H a multiple of 8 and at most 8,192; all arrays 16-byte aligned; no two overlap.
-// Constants: H, OUTPUTS (0 to 3), A_FLOAT (a is f32).
+// Constants: H, OUTPUTS (0 to 3), A_FLOAT (a is f32), CHOSEN (0: b is f32).
 
 #define WARPS ((H / 8 + WARP - 1) / WARP)
 #define THREADS (WARPS * WARP)
@@ -127,6 +129,23 @@ __device__ __forceinline__ Row load_a(const void* a, u64 row, int column) {
                    : load_bf16((const u16*)a + row * H, column);
 }
 
+// Product and sum round apart, as in moe_nvfp4_combine.
+__device__ __forceinline__ Row load_b(const void* b, const int* expert_ids,
+                                      const float* expert_weights, u64 row, int column) {
+    if (CHOSEN == 0) return load_f32((const float*)b + row * H, column);
+    Row sum = {};
+#pragma unroll
+    for (int k = 0; k < CHOSEN; ++k) {
+        const u64 pair = row * CHOSEN + k;
+        const Row part = load_bf16((const u16*)b + pair * H, column);
+        const float weight = __uint_as_float(load_activation_word(expert_weights + pair));
+        if ((int)load_activation_word(expert_ids + pair) < 0) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum.x[i] = __fadd_rn(sum.x[i], __fmul_rn(weight, part.x[i]));
+    }
+    return sum;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 rms_norm(u16* normed_0, u16* normed_1, u16* normed_2, const float* x,
          const float* __restrict__ w_0, const float* __restrict__ w_1,
@@ -185,21 +204,24 @@ __device__ __forceinline__ Row normed_sum(const Row& a, const Row& weight_a, con
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-rms_norm_sum(float* __restrict__ out, const void* a, const float* b,
-             const float* __restrict__ wa, const float* __restrict__ wb, float eps) {
+rms_norm_sum(float* __restrict__ out, const void* a, const void* b, const int* expert_ids,
+             const float* expert_weights, const float* __restrict__ wa,
+             const float* __restrict__ wb, float eps) {
     __shared__ float room[2][WARPS];
     const int column = threadIdx.x * 8;
     const u64 row = blockIdx.x;
     allow_next_kernel();
     const Row weight_a = load_weight(wa, column), weight_b = load_weight(wb, column);
     wait_for_previous_kernel();
-    const Row row_a = load_a(a, row, column), row_b = load_f32(b + row * H, column);
+    const Row row_a = load_a(a, row, column);
+    const Row row_b = load_b(b, expert_ids, expert_weights, row, column);
     store_f32(out + row * H, normed_sum(row_a, weight_a, row_b, weight_b, eps, room), column);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 rms_norm_sum_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const void* a,
-                 const float* b, const float* __restrict__ wa, const float* __restrict__ wb,
+                 const void* b, const int* expert_ids, const float* expert_weights,
+                 const float* __restrict__ wa, const float* __restrict__ wb,
                  const float* __restrict__ wc, const float* __restrict__ w_0,
                  const float* __restrict__ w_1, const float* __restrict__ w_2, float eps,
                  float scale) {
@@ -212,7 +234,8 @@ rms_norm_sum_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const vo
     const Outputs outputs = prepare(normed_0, normed_1, normed_2, w_0, w_1, w_2, column);
     wait_for_previous_kernel();
     Row residual = load_f32(x + row * H, column);
-    const Row row_a = load_a(a, row, column), row_b = load_f32(b + row * H, column);
+    const Row row_a = load_a(a, row, column);
+    const Row row_b = load_b(b, expert_ids, expert_weights, row, column);
     const Row sum = normed_sum(row_a, weight_a, row_b, weight_b, eps, room);
     const float inverse = inverse_rms(block_sum(squares(sum), room[2], WARPS), eps);
     const Row normed = scaled(sum, inverse, weight_c);

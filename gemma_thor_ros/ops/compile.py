@@ -99,13 +99,20 @@ class Nvrtc:
 
 
 def kernel_source(file: str) -> str:
-    """The text that is compiled for kernels/<file>.cu: common.cuh, then the file."""
-    folder = resources.folder('kernels')
-    parts = []
-    for name in ('common.cuh', f'{file}.cu'):
-        text = (folder / name).read_text(encoding='utf-8')
-        parts.append(f'#line 1 "{name}"\n{text}')
-    return '\n'.join(parts)
+    """The text that is compiled for kernels/<file>.cu: common.cuh, then the file.
+
+    A line `#include "name.cuh"` stands for that file of the same folder.
+    """
+    return '\n'.join(_pasted(name) for name in ('common.cuh', f'{file}.cu'))
+
+
+def _pasted(name: str) -> str:
+    text = (resources.folder('kernels') / name).read_text(encoding='utf-8')
+    lines = [f'#line 1 "{name}"']
+    for number, line in enumerate(text.splitlines(), start=1):
+        include = re.fullmatch(r'#include "(\w+\.cuh)"', line)
+        lines.append(f'{_pasted(include[1])}\n#line {number + 1} "{name}"' if include else line)
+    return '\n'.join(lines)
 
 
 def options_for(arch: str, defines: Defines | tuple[tuple[str, int], ...]) -> tuple[str, ...]:

@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy.typing as npt
 
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.linear import TableWeight
 from gemma_thor_ros.ops.rounding import Array, Rounding, stored
+from gemma_thor_ros.ops.shapes import check
 
 
 def embed_ref(out: Array, token_ids: npt.NDArray[Any], table: TableWeight, scale: float,
@@ -24,6 +27,24 @@ def embed_ref(out: Array, token_ids: npt.NDArray[Any], table: TableWeight, scale
     out[real] = table.rows(token_ids[real])
     out *= out.dtype.type(scale)
     stored(out, rounding)
+
+
+def embed(hidden: Any, token_ids: Any, table: Any, scale: float, stream: Any) -> None:
+    """Enqueue hidden (T, H) f32 from token_ids (T,) i32 and the table (V, H) bf16.
+
+    The first launch of a step, hence the one that does not overlap the launch before it: what
+    earlier steps wrote is there before any later kernel of this step starts.
+    """
+    sizes = check('embed', hidden=hidden, token_ids=token_ids, table=table)
+    kernel = device.compiled(spec(sizes['H']))
+    device.launch(kernel, (sizes['T'],), -(-sizes['H'] // 256) * 32,
+                  (hidden, token_ids, table, float(scale)), stream, overlap=False)
+
+
+def spec(hidden_size: int) -> KernelSpec:
+    """What is compiled for H columns."""
+    assert hidden_size % 8 == 0 and hidden_size <= 8192, hidden_size
+    return KernelSpec.of('embed', H=hidden_size)
 
 
 def bytes_moved(num_tokens: int, hidden_size: int, element_bytes: int) -> int:

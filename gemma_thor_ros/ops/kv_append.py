@@ -9,15 +9,19 @@ layer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.rms_norm import inverse_rms
 from gemma_thor_ros.ops.rounding import Array, Rounding, stored
 from gemma_thor_ros.ops.scratch import Scratch
+from gemma_thor_ros.ops.shapes import check
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,42 @@ def _rotate(x: Array, cos: Array, sin: Array, scratch: Scratch) -> None:
     low -= high_sin
     high *= cos
     high += low_sin
+
+
+def rope_turns(theta: float, head_dim: int, num_pairs: int) -> npt.NDArray[np.uint64]:
+    """(num_pairs,) frequencies for the device: turns per position times 2^64, see rope_table."""
+    exponents = range(num_pairs)
+    return np.array([int(theta ** (-2.0 * i / head_dim) / (2 * math.pi) * 2.0 ** 64)
+                     for i in exponents], np.uint64)
+
+
+def kv_append(q: Any, k_pages: Any, v_pages: Any, qkv: Any, q_norm: Any, k_norm: Any, turns: Any,
+              sequences: Any, positions: Any, page_table: Any, inverse_scales: tuple[Any, Any],
+              eps: float, stream: Any) -> None:
+    """Enqueue q (T, Q, D) bf16 and the rows' K and V in pages (P, S, KV, D), bf16 or e4m3 (u8).
+
+    qkv (T, (Q + KV [+ KV]) D) bf16; q_norm, k_norm (D,) f32; turns from `rope_turns`; sequences
+    (T,) i32 is each row's row of page_table (B, max_pages) i32, -1 for padding; inverse_scales two
+    arrays (KV,) f32, read for e4m3 only: what K and V are multiplied by before they are rounded.
+    """
+    sizes = check('kv_append', q=q, k_pages=k_pages, v_pages=v_pages, qkv=qkv, q_norm=q_norm,
+                  k_norm=k_norm, sequences=sequences, positions=positions, page_table=page_table)
+    num_heads = sizes['Q'] + 2 * sizes['KV']
+    has_v = sizes['N'] == num_heads * sizes['D']
+    assert has_v or sizes['N'] == (num_heads - sizes['KV']) * sizes['D'], sizes
+    kernel = device.compiled(spec(sizes['D'], sizes['Q'], sizes['KV'], has_v, turns.shape[0],
+                                  sizes['S'], k_pages.dtype.itemsize == 1))
+    device.launch(kernel, (-(-sizes['T'] * num_heads // 4),), 128,
+                  (q, k_pages, v_pages, qkv, q_norm, k_norm, turns, sequences, positions,
+                   page_table, *inverse_scales, sizes['T'], sizes['maxP'], float(eps)), stream)
+
+
+def spec(head_dim: int, num_q_heads: int, num_kv_heads: int, has_v: bool, num_pairs: int,
+         page_size: int, fp8: bool) -> KernelSpec:
+    """What is compiled for one layer geometry and cache type."""
+    assert head_dim in (256, 512) and num_pairs % 8 == 0, (head_dim, num_pairs)
+    return KernelSpec.of('kv_append', D=head_dim, Q_HEADS=num_q_heads, KV=num_kv_heads,
+                         HAS_V=int(has_v), PAIRS=num_pairs, S=page_size, FP8=int(fp8))
 
 
 def bytes_moved(num_tokens: int, num_q_heads: int, num_kv_heads: int, head_dim: int,

@@ -14,10 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.linear import CPU_TILES, LinearWeight, RowTiles, linear_ref
 from gemma_thor_ros.ops.rms_norm import rms_norm_ref
 from gemma_thor_ros.ops.rounding import Array, Rounding
 from gemma_thor_ros.ops.scratch import Scratch
+from gemma_thor_ros.ops.shapes import check
+
+_ROWS = 16                               # of one tile
 
 
 def moe_route_ref(expert_ids: npt.NDArray[Any], expert_weights: Array, residual: Array,
@@ -42,6 +47,42 @@ def moe_route_ref(expert_ids: npt.NDArray[Any], expert_weights: Array, residual:
     np.exp(expert_weights, out=expert_weights)
     expert_weights /= expert_weights.sum(axis=-1, keepdims=True)
     expert_weights *= per_expert_scale[best]
+
+
+def moe_route(expert_ids: Any, expert_weights: Any, scores: Any, tickets: Any, x: Any,
+              weight: Any, per_expert_scale: Any, sequences: Any, stream: Any) -> None:
+    """Enqueue expert_ids (T, K) i32 and expert_weights (T, K) f32, best first; padding: -1 and 0.
+
+    x (T, H) bf16 is the residual's norm by router.scale * H^(-1/2) (rms_norm writes it); weight
+    (E, H) bf16; sequences (T,) i32, -1 in padding rows. scores and tickets: `scratch_sizes`.
+    """
+    sizes = check('moe_route', expert_ids=expert_ids, expert_weights=expert_weights, x=x,
+                  weight=weight, per_expert_scale=per_expert_scale, sequences=sequences)
+    need = scratch_sizes(sizes['T'], sizes['H'], sizes['E'])
+    assert scores.size >= need[0] and tickets.size >= need[1], (scores.size, tickets.size, need)
+    kernel = device.compiled(spec(sizes['H'], sizes['E'], sizes['K']))
+    grid = (sizes['E'] // 8, _splits(sizes['H']), -(-sizes['T'] // _ROWS))
+    device.launch(kernel, grid, 256, (expert_ids, expert_weights, scores, tickets, x, weight,
+                                      per_expert_scale, sequences, sizes['T']), stream)
+
+
+def scratch_sizes(num_tokens: int, hidden_size: int, num_experts: int) -> tuple[int, int]:
+    """Numbers of the two scratch arrays: scores f32, and tickets u32 that start as zeros."""
+    tiles = -(-num_tokens // _ROWS)
+    return tiles * _splits(hidden_size) * _ROWS * num_experts, tiles
+
+
+def spec(hidden_size: int, num_experts: int, num_chosen: int) -> KernelSpec:
+    """What is compiled for H columns, E experts and K of them; the cut depends on H alone."""
+    assert hidden_size % 32 == 0 and num_experts % 8 == 0, (hidden_size, num_experts)
+    assert num_chosen <= min(32, num_experts), (num_chosen, num_experts)
+    splits = _splits(hidden_size)
+    return KernelSpec.of('moe_route', H=hidden_size, E=num_experts, K=num_chosen, SPLITS=splits,
+                         UNITS=-(-hidden_size // (splits * 8 * 32)))
+
+
+def _splits(hidden_size: int) -> int:
+    return 2 if hidden_size > 1024 else 1
 
 
 def bytes_moved(num_tokens: int, hidden_size: int, num_experts: int, element_bytes: int) -> int:

@@ -8,10 +8,18 @@ head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.rounding import Array, Rounding, stored
 from gemma_thor_ros.ops.scratch import Scratch
+from gemma_thor_ros.ops.shapes import check
+
+MAX_OUTPUTS = 3                          # norms of one residual that a launch writes
 
 
 def inverse_rms(x: Array, eps: float) -> Array:
@@ -58,6 +66,97 @@ def rms_norm_sum_ref(out: Array, a: Array, weight_a: Array, b: Array, weight_b: 
     rms_norm_ref(out, a, weight_a, eps)
     rms_norm_ref(normed, b, weight_b, eps)
     out += normed
+
+
+# On the device the residual x (T, H) is f32, what goes into a product bf16. Every launch ends with
+# the norms of the residual that the next ops read: normed[i] (T, H) bf16 by weights[i] (H,) f32,
+# up to MAX_OUTPUTS.
+
+def rms_norm(normed: Sequence[Any], x: Any, weights: Sequence[Any], eps: float,
+             stream: Any) -> None:
+    """Enqueue normed[i] (T, H) bf16 = rms(x; weights[i]) of x (T, H) f32."""
+    sizes = check('rms_norm', x=x)
+    outs, norms = _outputs(normed, weights, sizes, x)
+    _launch('rms_norm', sizes, (*outs, x, *norms, float(eps)), stream, outputs=len(normed))
+
+
+def rms_norm_add(x: Any, normed: Sequence[Any], a: Any, weight_a: Any, weights: Sequence[Any],
+                 eps: float, scale: float, stream: Any) -> None:
+    """Enqueue x = (x + rms(a; weight_a)) * scale in place, then its norms; a bf16 or f32."""
+    sizes = check('rms_norm_add', x=x, a=a, weight_a=weight_a)
+    outs, norms = _outputs(normed, weights, sizes, x)
+    _launch('rms_norm_add', sizes, (x, *outs, a, weight_a, *norms, float(eps), float(scale)),
+            stream, outputs=len(normed), a_float=_is_float(a))
+
+
+def rms_norm_sum(out: Any, a: Any, b: Any, weight_a: Any, weight_b: Any, eps: float, stream: Any,
+                 experts: tuple[Any, Any] | None = None) -> None:
+    """Enqueue out (T, H) f32 = rms(a; weight_a) + rms(b; weight_b).
+
+    b (T, H) f32; with experts = (expert_ids (T, K) i32, expert_weights (T, K) f32) b is the
+    experts' results (T, K, H) bf16, summed by weight first as moe_nvfp4_combine does.
+    """
+    sizes = check('rms_norm_sum', a=a, weight_a=weight_a, weight_b=weight_b)
+    _launch('rms_norm_sum', sizes, (out, a, b, *_experts(b, experts, sizes), weight_a, weight_b,
+                                    float(eps)),
+            stream, a_float=_is_float(a), num_chosen=_chosen(experts))
+
+
+def rms_norm_sum_add(x: Any, normed: Sequence[Any], a: Any, b: Any, weight_a: Any, weight_b: Any,
+                     weight: Any, weights: Sequence[Any], eps: float, scale: float, stream: Any,
+                     experts: tuple[Any, Any] | None = None) -> None:
+    """Enqueue x = (x + rms(rms(a; weight_a) + rms(b; weight_b); weight)) * scale, then its norms.
+
+    a, b and experts as in `rms_norm_sum`; the sum itself is not written.
+    """
+    sizes = check('rms_norm_sum', a=a, weight_a=weight_a, weight_b=weight_b)
+    outs, norms = _outputs(normed, weights, sizes, x)
+    _launch('rms_norm_sum_add', sizes,
+            (x, *outs, a, b, *_experts(b, experts, sizes), weight_a, weight_b, weight, *norms,
+             float(eps), float(scale)),
+            stream, outputs=len(normed), a_float=_is_float(a), num_chosen=_chosen(experts))
+
+
+def spec(entry: str, hidden_size: int, *, outputs: int = 0, a_float: bool = False,
+         num_chosen: int = 0) -> KernelSpec:
+    """What is compiled for H columns and a number of norms at the end."""
+    assert hidden_size % 8 == 0 and hidden_size <= 8192, hidden_size
+    assert outputs <= MAX_OUTPUTS, outputs
+    return KernelSpec.of('rms_norm', entry, H=hidden_size, OUTPUTS=outputs, A_FLOAT=int(a_float),
+                         CHOSEN=num_chosen)
+
+
+def _launch(entry: str, sizes: dict[str, int], args: tuple[Any, ...], stream: Any,
+            **constants: Any) -> None:
+    kernel = device.compiled(spec(entry, sizes['H'], **constants))
+    device.launch(kernel, (sizes['T'],), -(-sizes['H'] // 256) * 32, args, stream)
+
+
+def _outputs(normed: Sequence[Any], weights: Sequence[Any], sizes: dict[str, int],
+             unused: Any) -> tuple[list[Any], list[Any]]:
+    # the entries take MAX_OUTPUTS pointers and look at the first ones only
+    assert len(normed) == len(weights) <= MAX_OUTPUTS, (len(normed), len(weights))
+    for out, weight in zip(normed, weights, strict=True):
+        assert out.shape == (sizes['T'], sizes['H']) and weight.shape == (sizes['H'],)
+        assert np.dtype(out.dtype) == np.uint16 and np.dtype(weight.dtype) == np.float32
+    rest = [unused] * (MAX_OUTPUTS - len(normed))
+    return [*normed, *rest], [*weights, *rest]
+
+
+def _is_float(a: Any) -> bool:
+    return bool(np.dtype(a.dtype) == np.float32)
+
+
+def _chosen(experts: tuple[Any, Any] | None) -> int:
+    return int(experts[0].shape[1]) if experts else 0
+
+
+def _experts(b: Any, experts: tuple[Any, Any] | None, sizes: dict[str, int]) -> tuple[Any, Any]:
+    if experts is None:
+        assert b.shape == (sizes['T'], sizes['H']) and _is_float(b), (b.shape, b.dtype)
+        return b, b
+    check('experts_sum', sizes, results=b, expert_ids=experts[0], expert_weights=experts[1])
+    return experts
 
 
 def bytes_moved(num_tokens: int, hidden_size: int, num_arrays: int, element_bytes: int) -> int:

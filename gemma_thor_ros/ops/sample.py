@@ -30,6 +30,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.shapes import check
+
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -48,6 +52,17 @@ _LOWEST_MASS = np.float32(-28.0)          # exp(-28) < 2**-40
 _LOWEST_WINNER = np.float32(-49.0)        # noise lies in -3.8 .. 44.4
 _SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
 _LARGEST_TEMPERATURE = float(np.finfo(np.float32).max)
+
+RUN = 256                                # ids whose largest value the device keeps
+_ENTRIES = ('sample_adjust', 'sample_max', 'sample_spread', 'sample_pick')
+_ERRORS = {-1: 'the logits hold NaN', -2: 'every token id is masked',
+           -3: 'the logits hold infinity'}
+# struct Settings of kernels/sample_math.cuh
+_RECORD = np.dtype([
+    ('top_p', 'f8'), ('seed', 'u8'), ('temperature', 'f4'), ('min_p', 'f4'), ('repetition', 'f4'),
+    ('presence', 'f4'), ('frequency', 'f4'), ('top_k', 'i4'), ('choice', 'i4'), ('position', 'i4'),
+    ('bias', 'i4', 2), ('suppress', 'i4', 2), ('seen', 'i4', 2), ('counted', 'i4', 2),
+    ('mask', 'i4'), ('unused', 'i4')])
 
 
 class SampleError(ValueError):
@@ -107,11 +122,11 @@ def sample_row(logits: npt.NDArray[Any], row: SampleRow) -> int:
     best = int(values.argmax())          # the first of equals; NaN if there is any
     top = values[best]
     if not top > -np.inf:
-        raise SampleError('the logits hold NaN' if np.isnan(top) else 'every token id is masked')
+        raise SampleError(_ERRORS[-1 if np.isnan(top) else -2])
     if settings.temperature < _SMALLEST_TEMPERATURE:
         return best
     if top == np.inf:
-        raise SampleError('the logits hold infinity')
+        raise SampleError(_ERRORS[-3])
     with np.errstate(over='ignore'):     # a tiny temperature sends the others to -infinity
         z = (values - top) / _F(min(settings.temperature, _LARGEST_TEMPERATURE))
     # Far below the best (z = 0) an id has no mass in top-p's units, and can't win by noise alone
@@ -129,6 +144,101 @@ def sample_row(logits: npt.NDArray[Any], row: SampleRow) -> int:
         return int(ids[0])
     bits = noise_bits(settings.seed, settings.choice, row.position, ids)
     return int(ids[(z + gumbel(bits)).argmax()])
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """SampleRows as the device reads them: `records` (R, 88) u8, and the lists that they name."""
+
+    records: npt.NDArray[np.uint8]
+    ids: Int32                           # all lists, one after the other, at least one entry
+    values: Float32                      # biases and counts beside their ids, else 0
+    masks: npt.NDArray[np.uint32]        # (M, ceil(V / 32)), bit id % 32 of word id / 32
+
+
+def pack_rows(rows: Sequence[SampleRow], vocab_size: int) -> PackedRows:
+    """The rows of one step for `sample`."""
+    records = np.zeros(len(rows), _RECORD)
+    ids, values = [_NO_IDS], [_NO_VALUES]
+    masks: list[npt.NDArray[np.uint32]] = []
+    end = 0
+
+    def span(new_ids: Int64, new_values: Float32 | None = None) -> tuple[int, int]:
+        nonlocal end
+        ids.append(new_ids)
+        values.append(np.zeros(new_ids.size, np.float32) if new_values is None else new_values)
+        end += new_ids.size
+        return end - new_ids.size, end
+
+    for record, row in zip(records, rows, strict=True):
+        s = row.settings
+        greedy = s.temperature < _SMALLEST_TEMPERATURE
+        record['temperature'] = 0.0 if greedy else min(s.temperature, _LARGEST_TEMPERATURE)
+        record['top_k'], record['top_p'], record['min_p'] = s.top_k, s.top_p, s.min_p
+        record['repetition'] = s.repetition_penalty
+        record['presence'], record['frequency'] = s.presence_penalty, s.frequency_penalty
+        record['seed'] = s.seed & _MASK64
+        for name, number in (('choice', s.choice), ('position', row.position)):
+            record[name] = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
+        record['bias'] = span(s.bias_ids, s.bias_values)
+        record['suppress'] = span(row.suppress_ids)
+        if s.repetition_penalty != 1.0:
+            record['seen'] = span(row.seen_ids)
+        if s.presence_penalty != 0.0 or s.frequency_penalty != 0.0:
+            record['counted'] = span(row.counted_ids, row.counts)
+        record['mask'] = -1
+        if row.allowed is not None:
+            record['mask'] = len(masks)
+            bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
+            bits[:vocab_size] = row.allowed
+            masks.append(np.packbits(bits, bitorder='little').view('<u4'))
+    ids.append(np.zeros(1, np.int64))
+    values.append(np.zeros(1, np.float32))
+    return PackedRows(
+        records.view(np.uint8).reshape(len(rows), _RECORD.itemsize),
+        np.concatenate(ids).astype(np.int32), np.concatenate(values).astype(np.float32),
+        np.stack(masks) if masks else np.zeros((1, -(-vocab_size // 32)), np.uint32))
+
+
+def sample(tokens: Any, logits: Any, rows: tuple[Any, Any, Any, Any],
+           scratch: tuple[Any, Any, Any], stream: Any) -> None:
+    """Enqueue the choice of tokens (R,) i32 from logits (R, V) f32, V a multiple of 4.
+
+    rows: PackedRows' four arrays on the device; scratch: `scratch_sizes`. Biases, suppressed ids
+    and penalties change the logits in place. `check_tokens` tells of rows without a token.
+    """
+    sizes = check('sample', tokens=tokens, logits=logits, records=rows[0], ids=rows[1],
+                  values=rows[2], masks=rows[3])
+    num_rows, vocab_size, num_runs = sizes['R'], sizes['V'], -(-sizes['V'] // RUN)
+    assert vocab_size % 4 == 0 and sizes['words'] == -(-vocab_size // 32), sizes
+    assert sizes['record'] == _RECORD.itemsize, sizes
+    assert all(array.size >= num_rows * num_runs for array in scratch), (num_rows, num_runs)
+    largest, masses, winners = scratch
+    records, ids, values, masks = rows
+    adjust, find, spread, pick = (device.compiled(spec(entry)) for entry in _ENTRIES)
+    grid = (-(-num_runs // 8), num_rows)
+    rest = (logits, records, masks, vocab_size, num_runs)
+    device.launch(adjust, (num_rows,), 256, (logits, records, ids, values, vocab_size), stream)
+    device.launch(find, grid, 256, (largest, *rest), stream)
+    device.launch(spread, grid, 256, (masses, winners, largest, *rest), stream)
+    device.launch(pick, (num_rows,), 1024, (tokens, largest, masses, winners, *rest), stream)
+
+
+def scratch_sizes(num_rows: int, vocab_size: int) -> tuple[int, int, int]:
+    """Numbers of the three scratch arrays: u32, u64, u64."""
+    size = num_rows * -(-vocab_size // RUN)
+    return size, size, size
+
+
+def check_tokens(tokens: Int32) -> None:
+    """Raise SampleError for the first row for which the device found no token."""
+    for token in tokens[tokens < 0].tolist():
+        raise SampleError(_ERRORS[token])
+
+
+def spec(entry: str) -> KernelSpec:
+    """What is compiled for one of the four launches."""
+    return KernelSpec.of('sample', entry)
 
 
 def logprobs_ref(logits: npt.NDArray[Any], token_id: int, num_top: int,

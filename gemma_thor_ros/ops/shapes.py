@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 # bf16 numbers travel as their bits.
-DTYPES = {'bf16': 'uint16', 'f32': 'float32', 'i32': 'int32', 'u32': 'uint32', 'u8': 'uint8'}
+DTYPES = {'bf16': 'uint16', 'f32': 'float32', 'i32': 'int32', 'u32': 'uint32', 'u8': 'uint8',
+          'u64': 'uint64'}
 
-# op -> argument -> (axes, type). A letter means the same size in every argument of a call.
+# op -> argument -> (axes, type or types). A letter means one size in all arguments of a call.
 SHAPES: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
     'gemm_nvfp4': {'out': (('T', 'N'), 'bf16'), 'x': (('T', 'M'), 'bf16')},
     'gemm_bf16': {'out': (('T', 'N'), 'bf16'), 'x': (('T', 'M'), 'bf16'),
@@ -31,6 +32,32 @@ SHAPES: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
     'moe_nvfp4_combine': {'out': (('T', 'H'), 'f32'), 'results': (('T', 'K', 'H'), 'bf16'),
                           'expert_ids': (('T', 'K'), 'i32'),
                           'expert_weights': (('T', 'K'), 'f32')},
+    'embed': {'hidden': (('T', 'H'), 'f32'), 'token_ids': (('T',), 'i32'),
+              'table': (('V', 'H'), 'bf16')},
+    'geglu': {'out': (('T', 'I'), 'bf16'), 'gate_up': (('T', '2I'), 'bf16')},
+    'rms_norm': {'x': (('T', 'H'), 'f32')},
+    'rms_norm_add': {'x': (('T', 'H'), 'f32'), 'a': (('T', 'H'), 'bf16|f32'),
+                     'weight_a': (('H',), 'f32')},
+    'rms_norm_sum': {'a': (('T', 'H'), 'bf16|f32'), 'weight_a': (('H',), 'f32'),
+                     'weight_b': (('H',), 'f32')},
+    'experts_sum': {'results': (('T', 'K', 'H'), 'bf16'), 'expert_ids': (('T', 'K'), 'i32'),
+                    'expert_weights': (('T', 'K'), 'f32')},
+    'kv_append': {'q': (('T', 'Q', 'D'), 'bf16'), 'k_pages': (('P', 'S', 'KV', 'D'), 'bf16|u8'),
+                  'v_pages': (('P', 'S', 'KV', 'D'), 'bf16|u8'), 'qkv': (('T', 'N'), 'bf16'),
+                  'q_norm': (('D',), 'f32'), 'k_norm': (('D',), 'f32'),
+                  'sequences': (('T',), 'i32'), 'positions': (('T',), 'i32'),
+                  'page_table': (('B', 'maxP'), 'i32')},
+    'attention_decode': {
+        'out': (('T', 'Q', 'D'), 'bf16'), 'q': (('T', 'Q', 'D'), 'bf16'),
+        'k_pages': (('P', 'S', 'KV', 'D'), 'bf16|u8'),
+        'v_pages': (('P', 'S', 'KV', 'D'), 'bf16|u8'), 'spans': (('B', 'four'), 'i32'),
+        'page_table': (('B', 'maxP'), 'i32')},
+    'moe_route': {'expert_ids': (('T', 'K'), 'i32'), 'expert_weights': (('T', 'K'), 'f32'),
+                  'x': (('T', 'H'), 'bf16'), 'weight': (('E', 'H'), 'bf16'),
+                  'per_expert_scale': (('E',), 'f32'), 'sequences': (('T',), 'i32')},
+    'sample': {'tokens': (('R',), 'i32'), 'logits': (('R', 'V'), 'f32'),
+               'records': (('R', 'record'), 'u8'), 'ids': (('list',), 'i32'),
+               'values': (('list',), 'f32'), 'masks': (('M', 'words'), 'u32')},
 }
 
 
@@ -45,7 +72,7 @@ def check(op: str, sizes: dict[str, int] | None = None, **arrays: Any) -> dict[s
     assert arrays.keys() == table.keys(), (op, sorted(arrays), sorted(table))
     for name, array in arrays.items():
         axes, dtype = table[name]
-        assert np.dtype(array.dtype).name == DTYPES[dtype], (
+        assert np.dtype(array.dtype).name in [DTYPES[kind] for kind in dtype.split('|')], (
             f'{op}: {name} is {array.dtype}, not {dtype}')
         assert len(array.shape) == len(axes), (
             f'{op}: {name} has {len(array.shape)} axes, not {len(axes)} ({", ".join(axes)})')

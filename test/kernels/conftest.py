@@ -1,13 +1,25 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""These tests need a CUDA device; without one they are skipped, with the reason."""
+"""Tests with `cp` need a CUDA device; without one they are skipped, with the reason.
+
+Those with `machine` run there, and without a device on the emulator.
+"""
 from __future__ import annotations
 
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemma_thor_ros.ops import device
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from emulator import COMPILER, Emulator
+from machine import Machine, emulated_machine
 
 
 @pytest.fixture(scope='session')
@@ -28,3 +40,33 @@ def stream(cp: Any) -> Any:
     """The stream that all kernels run on."""
     assert device.info().name
     return cp.cuda.Stream()              # waits for what CuPy's own stream still does
+
+
+def _has_device() -> bool:
+    if importlib.util.find_spec('cupy') is None:
+        return False
+    runtime = device.cupy().cuda.runtime
+    try:
+        return bool(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError:
+        return False
+
+
+@pytest.fixture(scope='session')
+def emulator(pytestconfig: pytest.Config) -> Emulator:
+    """Kernels as C++; the compiled ones are kept with pytest's cache."""
+    return Emulator(pytestconfig.cache.mkdir('emulated_kernels'))
+
+
+@pytest.fixture(params=['emulated', 'device'])
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """A CUDA device where there is one, else the emulator."""
+    if request.param == 'device':
+        cupy, stream = request.getfixturevalue('cp'), request.getfixturevalue('stream')
+        yield Machine(cupy, stream, False)
+        return
+    if _has_device():
+        pytest.skip('the kernels run on the device itself')
+    if COMPILER is None:
+        pytest.skip('the emulator needs a C++ compiler')
+    yield emulated_machine(request.getfixturevalue('emulator'), monkeypatch)

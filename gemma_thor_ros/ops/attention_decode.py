@@ -1,0 +1,130 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of generated rows over pages, on the device: decode and verify; twin: attention.py.
+
+Keys are cut into chunks at absolute positions; the cuts are in kernels/attention_chunks.cuh and
+here. Called once per layer, after kv_append.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.shapes import check
+
+MAX_SPAN_ROWS = 16                       # of one sequence
+_TILE = 64                               # keys
+_FLAT_CHUNKS = 128
+_DOUBLING = 64
+_WARPS = 8
+# Up to this many (query, 128 columns) the block that ends last adds the partial results alone:
+# eight warps then need at most four rounds, about what a launch costs.
+_MAX_FUSED = 32
+
+
+@dataclass(frozen=True)
+class AttentionScratch:
+    """Partial results of one launch; layers may share it. Arrays of the device.
+
+    partial (T, Q, max_chunks, D) f32, partial_ml (T, Q, max_chunks, 2) f32, tickets u32: zeros at
+    first.
+    """
+
+    partial: Any
+    partial_ml: Any
+    tickets: Any
+
+    @classmethod
+    def empty(cls, xp: Any, num_rows: int, num_sequences: int, num_q_heads: int, head_dim: int,
+              max_chunks: int) -> AttentionScratch:
+        """Room for num_rows rows of num_sequences sequences; xp: the array module."""
+        shape = (num_rows, num_q_heads, max_chunks)
+        return cls(xp.empty((*shape, head_dim), 'float32'), xp.empty((*shape, 2), 'float32'),
+                   xp.zeros(num_sequences * num_q_heads * MAX_SPAN_ROWS, 'uint32'))
+
+
+def chunk_of(position: int, window: int | None) -> int:
+    """The chunk that holds a key position."""
+    if window is not None or position < _FLAT_CHUNKS * _TILE:
+        return position // _TILE
+    level = (position // (_FLAT_CHUNKS * _TILE)).bit_length() - 1
+    return _FLAT_CHUNKS + level * _DOUBLING + position // (_TILE << (level + 1)) - _DOUBLING
+
+
+def max_chunks(context_length: int, window: int | None) -> int:
+    """Chunks that the rows of one sequence can see together below a context length."""
+    if window is None or window >= context_length:
+        return chunk_of(context_length - 1, window) + 1
+    keys = window - 1 + MAX_SPAN_ROWS
+    return min((keys - 2) // _TILE + 2, chunk_of(context_length - 1, window) + 1)
+
+
+def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: AttentionScratch,
+                     spans: Any, page_table: Any, scales: tuple[Any, Any], window: int | None,
+                     max_rows: int, stream: Any) -> None:
+    """Enqueue out (T, Q, D) bf16 = attention of q (T, Q, D) bf16 over the pages of its sequence.
+
+    k_pages, v_pages (P, S, KV, D) bf16, or e4m3 (u8) times scales, two arrays (KV,) f32; spans
+    (B, 4) i32 {first row, rows, position of the first row, 0} on the device, of at most max_rows
+    rows each; page_table (B, max_pages) i32. Rows of no span stay as they are.
+    """
+    sizes = check('attention_decode', out=out, q=q, k_pages=k_pages, v_pages=v_pages, spans=spans,
+                  page_table=page_table)
+    assert sizes['four'] == 4 and 0 < max_rows <= MAX_SPAN_ROWS, (sizes, max_rows)
+    shape = scratch.partial.shape
+    assert shape[0] >= sizes['T'] and shape[1] == sizes['Q'] and shape[3] == sizes['D'], shape
+    fp8 = k_pages.dtype.itemsize == 1
+    group = sizes['Q'] // sizes['KV']
+    fused = max_rows * group * (sizes['D'] // 128) <= _MAX_FUSED
+    attention = spec('attention_decode', sizes['D'], group, sizes['KV'], sizes['S'], window, fp8,
+                     max_rows)
+    tiles = dict(attention.defines)['MT']
+    queries = 16 * tiles
+    items = sizes['B'] * shape[2] * sizes['KV'] * -(-max_rows * group // queries)
+    resident = device.info().num_multiprocessors * (2 if tiles == 1 and sizes['D'] == 256 else 1)
+    device.launch(device.compiled(attention), (min(items, resident),), _WARPS * 32,
+                  (out, scratch.partial, scratch.partial_ml, scratch.tickets, q, k_pages, v_pages,
+                   *scales, spans, page_table, int(fused), sizes['B'], sizes['maxP'], shape[2]),
+                  stream, shared_bytes(sizes['D'], tiles))
+    if fused:
+        return
+    combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'], window,
+                   fp8, max_rows)
+    warps = sizes['T'] * sizes['Q'] * (sizes['D'] // 128)
+    device.launch(device.compiled(combine), (-(-warps // 4),), 128,
+                  (out, scratch.partial, scratch.partial_ml, scales[1], spans, sizes['B'],
+                   sizes['T'], shape[2]), stream)
+
+
+def query_tiles(head_dim: int, group: int, fp8: bool, max_rows: int) -> int:
+    """Tiles of 16 queries that one block works on; more would not fit into the registers."""
+    most = 4 if head_dim == 256 else 2 if fp8 else 1
+    wanted = -(-max_rows * group // 16)
+    return min(most, 1 << (wanted - 1).bit_length())
+
+
+def shared_bytes(head_dim: int, tiles: int) -> int:
+    """Dynamic shared memory of attention_decode."""
+    q_tile, p_tile, maxima = head_dim // 16 * 512, _TILE // 16 * 512, _WARPS * 16 * 4
+    return tiles * (q_tile + p_tile + 2 * maxima) + 64
+
+
+def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: int,
+         window: int | None, fp8: bool, max_rows: int) -> KernelSpec:
+    """What is compiled for one layer geometry, cache type and number of rows of a sequence."""
+    assert head_dim in (256, 512), f'head_dim is {head_dim}: 256 and 512 are supported'
+    assert page_size % 16 == 0, f'page_size is {page_size}: multiples of 16 are supported'
+    assert 1 <= group <= 16, f'{group} query heads per kv head: 1 to 16 are supported'
+    return KernelSpec.of(
+        'attention_decode', entry, D=head_dim, GROUP=group, KV=num_kv_heads, S=page_size,
+        WINDOW=window or 0, FP8=int(fp8), MT=query_tiles(head_dim, group, fp8, max_rows))
+
+
+def bytes_moved(num_keys: int, num_tokens: int, num_q_heads: int, num_kv_heads: int,
+                head_dim: int, page_bytes: int) -> int:
+    """K and V of the visible keys once, in page_bytes each; queries and results in bf16."""
+    return (num_keys * 2 * num_kv_heads * head_dim * page_bytes
+            + num_tokens * 2 * num_q_heads * head_dim * 2)

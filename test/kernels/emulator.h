@@ -1,0 +1,376 @@
+// Copyright 2026 The gemma_thor_ros developers
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs the kernels' own source on a CPU, compiled as C++: one block after the other, each thread a
+// fibre that runs until a barrier or a warp instruction stops it. Shared memory is filled with NaN
+// patterns before every block. What common.cuh writes in PTX is written here in C++. Says nothing
+// about speed, races or the memory model; the matrix instruction adds in double precision.
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __restrict__
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__ static __attribute__((section("emulated_shared")))
+#define __CUDA_ARCH__ 800
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct uint2 { u32 x, y; };
+struct alignas(16) uint4 { u32 x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
+inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+struct Dim3 { u32 x, y, z; };
+static Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+using std::max;
+using std::min;
+
+// ---- fibres ----------------------------------------------------------------------------------
+
+namespace emulator {
+
+constexpr size_t stack_bytes = 256 << 10;
+constexpr int max_threads = 1024;
+
+struct Barrier {
+    int arrived = 0;
+    u32 generation = 0;
+};
+
+struct Warp {
+    Barrier barrier;
+    int live = 0;
+    u64 slots[2][32][8];             // what each lane hands in, for even and odd generations
+};
+
+static ucontext_t scheduler, contexts[max_threads];
+static u8* stacks = nullptr;
+static Warp warps[max_threads / 32];
+static Barrier block;
+static int count_votes[2];
+static int num_live, current;
+static bool finished[max_threads];
+static void (*body)();
+
+inline void yield() { swapcontext(&contexts[current], &scheduler); }
+
+inline void arrive(Barrier& barrier, const int& expected) {
+    const u32 generation = barrier.generation;
+    ++barrier.arrived;
+    while (barrier.generation == generation) {
+        if (barrier.arrived >= expected) {
+            barrier.arrived = 0;
+            ++barrier.generation;
+        } else {
+            yield();
+        }
+    }
+}
+
+inline Warp& my_warp() { return warps[threadIdx.x / 32]; }
+
+// Hands in `count` words, waits for the warp, and gives what all lanes handed in.
+inline u64 (*exchange(const u64* words, int count))[8] {
+    Warp& warp = my_warp();
+    const int side = warp.barrier.generation & 1;
+    for (int i = 0; i < count; ++i) warp.slots[side][threadIdx.x % 32][i] = words[i];
+    arrive(warp.barrier, warp.live);
+    return warp.slots[side];
+}
+
+static void run_fibre() {
+    body();
+    finished[current] = true;
+    --num_live;
+    --my_warp().live;
+    swapcontext(&contexts[current], &scheduler);
+}
+
+static void run_block(int num_threads) {
+    if (stacks == nullptr) stacks = (u8*)malloc(stack_bytes * max_threads);
+    block = Barrier();
+    num_live = num_threads;
+    for (Warp& warp : warps) warp.barrier = Barrier(), warp.live = 0;
+    for (int t = 0; t < num_threads; ++t) {
+        finished[t] = false;
+        ++warps[t / 32].live;
+        getcontext(&contexts[t]);
+        contexts[t].uc_stack.ss_sp = stacks + t * stack_bytes;
+        contexts[t].uc_stack.ss_size = stack_bytes;
+        contexts[t].uc_link = nullptr;
+        makecontext(&contexts[t], run_fibre, 0);
+    }
+    while (num_live > 0) {
+        for (int t = 0; t < num_threads; ++t) {
+            if (finished[t]) continue;
+            current = t;
+            threadIdx = {(u32)t, 0, 0};
+            swapcontext(&scheduler, &contexts[t]);
+        }
+    }
+}
+
+template <typename T> u64 pack(T x) {
+    u64 word = 0;
+    memcpy(&word, &x, sizeof x);
+    return word;
+}
+
+template <typename T> T unpack(u64 word) {
+    T x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+
+}  // namespace emulator
+
+// so that the section exists also where a kernel has no shared memory
+static __attribute__((section("emulated_shared"), used)) u32 some_shared_word;
+extern "C" char __start_emulated_shared[], __stop_emulated_shared[];
+
+static void run_grid(void (*body)(), const u32* grid, const u32* threads) {
+    emulator::body = body;
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {threads[0], 1, 1};
+    for (u32 z = 0; z < grid[2]; ++z) {
+        for (u32 y = 0; y < grid[1]; ++y) {
+            for (u32 x = 0; x < grid[0]; ++x) {
+                memset(__start_emulated_shared, 0xFF,
+                       __stop_emulated_shared - __start_emulated_shared);
+                blockIdx = {x, y, z};
+                emulator::run_block(threads[0]);
+            }
+        }
+    }
+}
+
+// ---- CUDA's functions ------------------------------------------------------------------------
+
+inline void __syncthreads() { emulator::arrive(emulator::block, emulator::num_live); }
+inline void __syncwarp() { emulator::arrive(emulator::my_warp().barrier, emulator::my_warp().live); }
+inline void __threadfence() {}
+
+inline int __syncthreads_count(int vote) {
+    const int side = emulator::block.generation & 1;
+    emulator::count_votes[side] += vote != 0;
+    __syncthreads();
+    const int count = emulator::count_votes[side];
+    __syncthreads();
+    emulator::count_votes[side] = 0;
+    __syncthreads();
+    return count;
+}
+
+template <typename T> T __shfl_sync(u32, T x, int lane) {
+    const u64 word = emulator::pack(x);
+    return emulator::unpack<T>(emulator::exchange(&word, 1)[lane % 32][0]);
+}
+
+template <typename T> T __shfl_xor_sync(u32, T x, int mask) {
+    const u64 word = emulator::pack(x);
+    return emulator::unpack<T>(emulator::exchange(&word, 1)[(threadIdx.x % 32) ^ mask][0]);
+}
+
+template <typename T> T __shfl_up_sync(u32, T x, int delta) {
+    const u64 word = emulator::pack(x);
+    const int lane = threadIdx.x % 32;
+    return emulator::unpack<T>(emulator::exchange(&word, 1)[lane >= delta ? lane - delta : lane][0]);
+}
+
+inline u32 __ballot_sync(u32, int vote) {
+    const u64 word = vote != 0;
+    const auto all = emulator::exchange(&word, 1);
+    u32 bits = 0;
+    for (u32 lane = 0; lane < 32; ++lane) {
+        if (threadIdx.x / 32 * 32 + lane < blockDim.x) bits |= (u32)(all[lane][0] & 1) << lane;
+    }
+    return bits;
+}
+
+inline u32 __reduce_max_sync(u32, u32 x) {
+    const u64 word = x;
+    const auto all = emulator::exchange(&word, 1);
+    u64 most = 0;
+    for (int lane = 0; lane < 32; ++lane) most = max(most, all[lane][0]);
+    return (u32)most;
+}
+
+inline u32 __reduce_min_sync(u32 mask, u32 x) { return ~__reduce_max_sync(mask, ~x); }
+
+inline u32 __match_any_sync(u32, int x) {
+    const u64 word = (u32)x;
+    const auto all = emulator::exchange(&word, 1);
+    u32 bits = 0;
+    for (u32 lane = 0; lane < 32; ++lane) bits |= (u32)(all[lane][0] == word) << lane;
+    return bits;
+}
+
+template <typename T> T atomicAdd(T* p, T x) {
+    const T old = *p;
+    *p += x;
+    return old;
+}
+
+template <typename T> T atomicOr(T* p, T x) {
+    const T old = *p;
+    *p |= x;
+    return old;
+}
+
+template <typename T> T __ldcg(const T* p) { return *p; }
+template <typename T> T __ldg(const T* p) { return *p; }
+
+inline u32 __float_as_uint(float x) { return emulator::pack(x); }
+inline int __float_as_int(float x) { return (int)emulator::pack(x); }
+inline float __uint_as_float(u32 x) { return emulator::unpack<float>(x); }
+inline float __int_as_float(int x) { return emulator::unpack<float>((u32)x); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return sqrtf(a); }
+inline float __frcp_rn(float a) { return 1.0f / a; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __ull2double_rn(u64 x) { return (double)x; }
+inline u64 __double2ull_rz(double x) { return (u64)x; }
+inline float __ull2float_rn(u64 x) { return (float)x; }
+inline float __ll2float_rn(long long x) { return (float)x; }
+inline float __int2float_rn(int x) { return (float)x; }
+inline u64 __float2ull_rz(float x) { return (u64)x; }
+inline int __float2int_rn(float x) { return (int)rintf(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz((u32)x); }
+inline int __popc(u32 x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline void sincospif(float x, float* s, float* c) {
+    *s = (float)std::sin(M_PI * (double)x);
+    *c = (float)std::cos(M_PI * (double)x);
+}
+
+inline u32 __funnelshift_l(u32 low, u32 high, int shift) {
+    return (u32)(((u64)high << 32 | low) << (shift & 31) >> 32);
+}
+
+inline u32 __funnelshift_r(u32 low, u32 high, int shift) {
+    return (u32)(((u64)high << 32 | low) >> (shift & 31));
+}
+
+inline u32 __byte_perm(u32 a, u32 b, u32 selector) {
+    const u64 bytes = (u64)b << 32 | a;
+    u32 r = 0;
+    for (int i = 0; i < 4; ++i) r |= (u32)(bytes >> (selector >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
+    return r;
+}
+
+// ---- what common.cuh writes in PTX -----------------------------------------------------------
+
+inline void allow_next_kernel() {}
+inline void wait_for_previous_kernel() {}
+
+inline u16 to_bf16(float x) {
+    const u32 bits = __float_as_uint(x);
+    if (std::isnan(x)) return 0x7FFF;
+    return (u16)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+inline float from_f16(u32 half) {
+    const int exponent = half >> 10 & 31, fraction = half & 1023;
+    const float size = exponent == 31 ? (fraction ? NAN : INFINITY)
+        : exponent ? std::ldexp(1024.0f + fraction, exponent - 25) : std::ldexp((float)fraction, -24);
+    return half & 0x8000 ? -size : size;
+}
+
+inline u32 to_f16(float x) {
+    const u32 sign = __float_as_uint(x) >> 16 & 0x8000;
+    const float size = std::fabs(x);
+    if (std::isnan(x)) return 0x7FFF;
+    if (size >= 65520.0f) return sign | 0x7C00;
+    if (size == 0.0f) return sign;
+    const int exponent = max(std::ilogb(size), -14);
+    const u32 count = (u32)std::rint(std::ldexp(size, 10 - exponent));    // ties to even
+    return sign | (count + ((exponent + 14) << 10));
+}
+
+inline u32 pack_bf16(float low, float high) { return (u32)to_bf16(high) << 16 | to_bf16(low); }
+inline u32 pack_f16(float low, float high) {
+    return to_f16(high) << 16 | to_f16(low);
+}
+inline float f16_low(u32 pair) { return from_f16(pair); }
+inline float f16_high(u32 pair) { return from_f16(pair >> 16); }
+inline float exp2_fast(float x) { return exp2f(x); }
+
+inline u32 e4m3_to_f16(u32 pair) {
+    float x[2];
+    for (int i = 0; i < 2; ++i) {
+        const int code = pair >> 8 * i & 0x7F, exponent = code >> 3, fraction = code & 7;
+        x[i] = exponent ? std::ldexp(8.0f + fraction, exponent - 10) : std::ldexp(fraction, -9);
+        if (pair >> 8 * i & 0x80) x[i] = -x[i];
+    }
+    return pack_f16(x[0], x[1]);
+}
+
+inline void load_once(u32 (&to)[1], const void* from) { memcpy(to, from, 4); }
+inline void load_once(u32 (&to)[2], const void* from) { memcpy(to, from, 8); }
+inline void load_once(u32 (&to)[4], const void* from) { memcpy(to, from, 16); }
+inline u64 streaming_policy() { return 0; }
+template <typename T> T load_weights(const T* p, u64) { return *p; }
+inline u32 load_activation_word(const void* p) { return *(const u32*)p; }
+inline uint4 load_activations(const void* p) { return *(const uint4*)p; }
+
+template <float (*VALUE)(u32)>
+void multiply_fragments(float (&c)[4], const u32* fragment) {
+    u64 words[6];
+    for (int i = 0; i < 6; ++i) words[i] = fragment[i];
+    const auto all = emulator::exchange(words, 6);
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; ++i) {
+        const int row = g + i / 2 * 8, column = 2 * t + i % 2;
+        double sum = c[i];
+        for (int k = 0; k < 16; ++k) {
+            const int a = (row / 8) + (k / 8) * 2, shift = k % 2 * 16;
+            const u32 left = (u32)all[row % 8 * 4 + k % 8 / 2][a];
+            const u32 right = (u32)all[column * 4 + k % 8 / 2][4 + k / 8];
+            sum += (double)VALUE(left >> shift & 0xFFFF) * VALUE(right >> shift & 0xFFFF);
+        }
+        c[i] = (float)sum;
+    }
+}
+
+inline float bf16_value(u32 bits) { return __uint_as_float(bits << 16); }
+
+inline void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const u32 fragment[6] = {a0, a1, a2, a3, b0, b1};
+    multiply_fragments<bf16_value>(c, fragment);
+}
+
+inline void mma_f16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const u32 fragment[6] = {a0, a1, a2, a3, b0, b1};
+    multiply_fragments<from_f16>(c, fragment);
+}
+
+inline u32 scaled_bf16(u32 a, float s) {
+    return pack_bf16(bf16_value(a & 0xFFFF) * s, bf16_value(a >> 16) * s);
+}
+
+inline u32 scaled_by_low(u32 a, u32 pair) { return scaled_bf16(a, bf16_value(pair & 0xFFFF)); }
+inline u32 scaled_by_high(u32 a, u32 pair) { return scaled_bf16(a, bf16_value(pair >> 16)); }
+inline u32 bits_of_either(u32 mask, u32 a, u32 b) { return (a & mask) | (b & ~mask); }

@@ -1,0 +1,223 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of generated rows against the twin in float64, and the promise of equal bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machine import Array, Machine, error, from_bf16, normal, poisoned, to_bf16
+
+from gemma_thor_ros.ops import attention_decode as op
+from gemma_thor_ros.ops.attention import AttentionSpan, attention_ref, plan_attention
+from gemma_thor_ros.ops.scratch import Scratch
+from gemma_thor_ros.weights.number_formats import E4M3_VALUES, encode_e4m3
+
+ERROR = 3e-3                             # probabilities and result are rounded to bf16 once each
+
+
+@dataclass(frozen=True)
+class Geometry:
+    head_dim: int
+    num_kv_heads: int
+    group: int
+    window: int | None
+
+    @property
+    def num_q_heads(self) -> int:
+        return self.num_kv_heads * self.group
+
+
+SLIDING = Geometry(256, 8, 2, 1024)      # 26B-A4B
+FULL = Geometry(512, 2, 8, None)
+DEMO = Geometry(256, 2, 2, 512)
+DEMO_FULL = Geometry(512, 1, 4, None)
+NARROW = Geometry(256, 1, 3, 70)
+ONE_HEAD = Geometry(512, 1, 16, None)    # 12B full
+LONG = Geometry(256, 1, 2, None)         # cheap, for chunks of more than one tile
+
+
+class Pages:
+    """K and V of some sequences in shuffled pages; poison wherever no key is."""
+
+    def __init__(self, shape: Geometry, lengths: Sequence[int], page_size: int, fp8: bool,
+                 seed: int = 0, first_keys: Sequence[int] | None = None) -> None:
+        self.shape, self.page_size, self.fp8 = shape, page_size, fp8
+        self.scales = np.abs(normal(seed + 1, 2, shape.num_kv_heads)) + 0.5
+        most = max(-(-length // page_size) for length in lengths)
+        order = np.random.default_rng(seed).permutation(len(lengths) * most + 1)
+        size = (order.size, page_size, shape.num_kv_heads, shape.head_dim)
+        self.bits = [np.full(size, 0x7F, np.uint8) if fp8 else poisoned(size, 'bf16')
+                     for _ in range(2)]
+        self.values = [np.zeros(size) for _ in range(2)]
+        self.table = np.full((len(lengths), most), -1, np.int32)
+        for b, length in enumerate(lengths):
+            first = first_keys[b] if first_keys else 0
+            held = range(first // page_size, -(-length // page_size))
+            self.table[b, held] = order[b * most:b * most + len(held)]
+            keys = np.arange(first, length)
+            place = self.table[b, keys // page_size], keys % page_size
+            for i in range(2):
+                # by position, so that the same keys can lie in other pages of another size
+                numbers = normal(1000 * b + i + 7, length, *size[2:])[first:]
+                if fp8:
+                    codes = encode_e4m3(np.abs(numbers)) | (numbers < 0).astype(np.uint8) << 7
+                    self.bits[i][place] = codes
+                    self.values[i][place] = E4M3_VALUES[codes] * self.scales[i][:, None]
+                else:
+                    self.bits[i][place] = to_bf16(numbers)
+                    self.values[i][place] = from_bf16(self.bits[i][place])
+
+
+Span = tuple[int, int, int]              # first row, rows, position of the first
+
+
+def attend(machine: Machine, pages: Pages, q: Array, spans: Sequence[Span],
+           max_chunks: int | None = None, max_rows: int | None = None) -> Array:
+    """The device's result; rows of no span stay poisoned."""
+    shape = pages.shape
+    end = max(start + count for _, count, start in spans)
+    chunks = max_chunks or op.max_chunks(end, shape.window)
+    out = machine.put(poisoned(q.shape, 'bf16'))
+    scratch = op.AttentionScratch.empty(machine.xp, q.shape[0], len(spans), shape.num_q_heads,
+                                        shape.head_dim, chunks)
+    scratch.partial[...] = machine.xp.nan
+    scratch.partial_ml[...] = machine.xp.nan
+    table = np.array([[*span, 0] for span in spans], np.int32)
+    put = machine.put
+    scales = put(pages.scales[0]), put(pages.scales[1])
+    args = put(q), put(pages.bits[0]), put(pages.bits[1]), scratch, put(table), put(pages.table)
+    machine.run(lambda: op.attention_decode(
+        out, *args, scales, shape.window, max_rows or max(count for _, count, _ in spans),
+        machine.stream))
+    assert not machine.get(scratch.tickets).any()
+    return machine.get(out)
+
+
+def expected(pages: Pages, q: Array, spans: Sequence[Span], first: int = 0) -> Array:
+    """The twin's result in float64; the spans are of sequences first, first + 1, ..."""
+    shape = pages.shape
+    out = np.full(q.shape, np.nan)
+    plan = plan_attention(
+        [(AttentionSpan(row, count, start, pages.table[first + b]), True)
+         for b, (row, count, start) in enumerate(spans)],
+        shape.window, pages.page_size, shape.group, np.float64)
+    attention_ref(out, from_bf16(q), pages.values[0], pages.values[1], plan,
+                  scratch=Scratch(np.float64))
+    return out
+
+
+def queries(shape: Geometry, num_rows: int) -> Array:
+    return to_bf16(0.2 * normal(3, num_rows, shape.num_q_heads, shape.head_dim))
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+@pytest.mark.parametrize(('count', 'start'), [
+    (1, 0), (1, 63), (1, 300), (2, 62), (3, 500), (7, 130), (15, 700), (16, 0), (16, 1100)])
+@pytest.mark.parametrize('shape', [DEMO, DEMO_FULL, NARROW, SLIDING, FULL, ONE_HEAD])
+def test_against_the_twin(machine: Machine, shape: Geometry, count: int, start: int,
+                          fp8: bool) -> None:
+    if machine.small and (shape in (SLIDING, FULL, ONE_HEAD) or start > 600):
+        pytest.skip('large, for a device')
+    pages = Pages(shape, [start + count], 16, fp8)
+    q = queries(shape, count)
+    spans = [(0, count, start)]
+    out = from_bf16(attend(machine, pages, q, spans))
+    assert error(out, expected(pages, q, spans)) < ERROR
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+@pytest.mark.parametrize('page_size', [16, 32, 64, 128])
+def test_several_sequences(machine: Machine, page_size: int, fp8: bool) -> None:
+    """Mixed lengths, an empty place, freed pages, rows of no span."""
+    if machine.small and page_size in (32, 128):
+        pytest.skip('two page sizes are enough')
+    spans = [(2, 3, 200), (5, 0, 0), (5, 1, 7), (7, 16, 90)]
+    first_keys = [200 - 69, 0, 0, 21]
+    pages = Pages(NARROW, [max(start + count, 1) for _, count, start in spans], page_size, fp8,
+                  first_keys=first_keys)
+    q = queries(NARROW, 24)
+    out = attend(machine, pages, q, spans)
+    real = [*range(2, 6), *range(7, 23)]
+    for b, (row, count, start) in enumerate(spans):
+        if count:
+            rows = slice(row, row + count)
+            reference = expected(pages, q[rows], [(0, count, start)], b)
+            assert error(from_bf16(out[rows]), reference) < ERROR
+    rest = np.setdiff1d(np.arange(24), real)
+    assert (out[rest] == 0x7FC0).all()
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+def test_chunks_of_several_tiles(machine: Machine, fp8: bool) -> None:
+    """Beyond position 8,192 a chunk has 128 keys, beyond 16,384 256."""
+    for start in (8300,) if machine.small else (8192, 8300, 16500, 40000):
+        pages = Pages(LONG, [start + 2], 64, fp8)
+        q = queries(LONG, 2)
+        out = from_bf16(attend(machine, pages, q, [(0, 2, start)]))
+        assert error(out, expected(pages, q, [(0, 2, start)])) < ERROR
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+@pytest.mark.parametrize(('shape', 'start'), [
+    (DEMO, 250), (DEMO_FULL, 250), (NARROW, 120), (LONG, 8185), (SLIDING, 1100), (FULL, 700)])
+def test_a_row_has_the_same_bits_alone(machine: Machine, shape: Geometry, start: int,
+                                       fp8: bool) -> None:
+    """16 rows together, or one by one: other query tiles, other blocks, another way to combine."""
+    if machine.small and (shape in (SLIDING, FULL) or (start > 8000 and fp8)):
+        pytest.skip('large, for a device')
+    pages = Pages(shape, [start + 16], 16, fp8)
+    q = queries(shape, 16)
+    together = attend(machine, pages, q, [(0, 16, start)])
+    for row in (0, 7, 15) if machine.small else range(16):
+        alone = attend(machine, pages, q[row:row + 1], [(0, 1, start + row)])
+        assert np.array_equal(alone[0], together[row]), row
+
+
+def test_neither_pages_nor_neighbours_change_bits(machine: Machine) -> None:
+    q = queries(NARROW, 5)
+    alone = attend(machine, Pages(NARROW, [150], 16, False), q[:2], [(0, 2, 148)])
+    for page_size in (16, 48, 64):
+        pages = Pages(NARROW, [150, 90], page_size, False, seed=5)
+        out = attend(machine, pages, q, [(0, 2, 148), (2, 3, 80)], max_chunks=9, max_rows=16)
+        assert np.array_equal(out[:2], alone)
+
+
+def test_a_planted_error_is_seen(machine: Machine) -> None:
+    """The comparison would notice a window that is one key too wide."""
+    pages = Pages(NARROW, [200], 16, False)
+    q = to_bf16(0.01 * normal(3, 1, NARROW.num_q_heads, NARROW.head_dim))     # an even mean
+    out = from_bf16(attend(machine, pages, q, [(0, 1, 199)]))
+    assert error(out, expected(pages, q, [(0, 1, 199)])) < ERROR
+    pages.shape = Geometry(256, 1, 3, 71)
+    assert error(out, expected(pages, q, [(0, 1, 199)])) > 3 * ERROR
+
+
+@given(st.integers(0, 262000), st.integers(1, 16), st.sampled_from([None, 64, 70, 512, 1024]))
+def test_the_scratch_has_room_for_all_chunks(start: int, count: int, window: int | None) -> None:
+    first = 0 if window is None else max(0, start - window + 1)
+    chunks = op.chunk_of(start + count - 1, window) - op.chunk_of(first, window) + 1
+    assert chunks <= op.max_chunks(start + count, window)
+    assert op.max_chunks(262144, None) == 448
+
+
+@given(st.integers(0, 262143))
+def test_chunks_follow_one_another(position: int) -> None:
+    chunk, following = op.chunk_of(position, None), op.chunk_of(position + 1, None)
+    assert following - chunk in (0, 1)
+    if following > chunk:                # every border is a border of tiles
+        assert (position + 1) % 64 == 0
+
+
+@pytest.mark.parametrize('fault', [{'head_dim': 128}, {'page_size': 24}, {'group': 17}])
+def test_unsupported_sizes_are_named(fault: dict[str, Any]) -> None:
+    sizes = {'head_dim': 256, 'group': 2, 'num_kv_heads': 2, 'page_size': 16, 'window': None,
+             'fp8': False, 'max_rows': 1} | fault
+    with pytest.raises(AssertionError, match='supported'):
+        op.spec('attention_decode', **sizes)
