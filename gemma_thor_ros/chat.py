@@ -26,6 +26,7 @@ from gemma_thor_ros.schema import (
     ChatResult,
     ErrorCode,
     FinishReason,
+    QueuePosition,
     Request,
     RequestError,
     SamplingParams,
@@ -140,6 +141,8 @@ class Chat:
                     request.choice,
                     request.deadline_s,
                     request.front_end,
+                    config['request.first_token_timeout'],
+                    config['request.token_timeout'],
                     checkpoints=_turn_borders(ids, self._tokenizer.controls.turn),
                 )
             )
@@ -166,6 +169,10 @@ class Chat:
     def cancel(self, request_id: str) -> bool:
         """End a request at the next step border; False when it is not running."""
         return self._engine.cancel(request_id)
+
+    def queue_position(self, request_id: str) -> QueuePosition | None:
+        """Return where a waiting or preempted request stands; None when it runs or has ended."""
+        return self._engine.queue_position(request_id)
 
     def render_prompt(
         self, request: ChatRequest, add_generation_prompt: bool = True

@@ -92,10 +92,16 @@ class SessionStore:
     def commit(
         self, session_id: str, request_id: str, messages: Sequence[Message], num_tokens: int
     ) -> None:
-        """Append a request's messages and its answer, and free the session."""
+        """Append a request's messages and its answer, and free the session.
+
+        A leading system message takes the place of the session's.
+        """
         with self._lock:
             session = self._sessions.get(session_id)
             if session is not None and session.busy == request_id:
+                if leading_system(session.messages) and leading_system(messages):
+                    session.messages[0] = messages[0]
+                    messages = messages[1:]
                 session.messages.extend(messages)
                 session.num_tokens = num_tokens
                 session.busy = ''

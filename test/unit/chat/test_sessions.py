@@ -29,6 +29,17 @@ def test_history_grows_by_committed_turns() -> None:
     assert (view.num_messages, view.num_tokens, view.busy) == (2, 12, True)
 
 
+def test_a_session_has_one_system_message() -> None:
+    """A client that sends its system message with every turn does not pile them up."""
+    store = SessionStore(0.0, 4)
+    old, new = ({'role': 'system', 'content': text} for text in ('old', 'new'))
+    store.begin('s', 'http', 'r1')
+    store.commit('s', 'r1', [old, USER, ANSWER], 12)
+    store.begin('s', 'http', 'r2')
+    store.commit('s', 'r2', [new, USER, ANSWER], 24)
+    assert store.history('s') == [new, USER, ANSWER, USER, ANSWER]
+
+
 def test_second_request_of_a_busy_session_is_refused_by_name() -> None:
     store = SessionStore(0.0, 4)
     store.begin('s', 'ros', 'r1')
