@@ -21,7 +21,7 @@
 // activation rows: 1 or 2), GEGLU, MIN_BLOCKS (resident on one multiprocessor).
 
 #ifndef AHEAD
-#define AHEAD (BLOCKS == 1 ? 4 : 2)   // activation tiles requested together
+#define AHEAD (BLOCKS == 1 && WARP_TILES > PREFETCH ? 1 : 2)   // activation tiles requested together
 #endif
 
 __device__ __forceinline__ bool in_matrix(int column_tile) {

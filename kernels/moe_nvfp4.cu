@@ -14,251 +14,280 @@
 //
 // Bytes moved: 27 / 16 H I for each distinct expert (its three matrices, once), and T K (2 H + 4 I)
 // 2 of rows. Bound by reading the weights.
-// blockIdx.x counts distinct experts in order of first appearance; each block finds its own by
-// itself, so routing needs no launch to sort. An expert's rows are the columns of one matrix
-// instruction (two for more than 8), so its weights are read once. gate_up: warps share the depth
-// (K_WARPS * WARP_TILES tiles) and add up in their order; blockIdx.y and its stride walk the row
-// tiles. down: each warp has a row tile of its own over the full depth. A row's sums never depend
-// on who shares its experts, and combine adds best expert first.
+// Each block first lists the distinct experts and their tokens in shared memory (a bit a token),
+// so routing needs no launch to sort. An item is one row tile of one distinct expert; a grid that
+// just fills the device walks the items, with the next item's weights requested as the present
+// one's are used up. The rows of an expert are the columns of one matrix instruction (of two for
+// more than 8), so its weights are read once. gate_up: an item is a block's, the warps share its
+// depth (K_WARPS * WARP_TILES tiles) and add up in their order. down: an item is a warp's, over
+// the full depth. A row's sums never depend on who shares its experts or on the grid; combine adds
+// best expert first.
 //
 // PRECOND: at most 16 tokens and 128 pairs; a token's expert ids differ; H and I multiples of 8.
 // Constants: ENTRY (0 gate_up, 1 down, 2 combine), COLUMNS, COLUMN_TILES, PREFETCH, BLOCKS (8
 // tokens or fewer: 1, else 2), CHOSEN (K), NUM_EXPERTS (E), MIN_BLOCKS; gate_up: K_WARPS,
 // WARP_TILES; down: WARPS.
 
-#if ENTRY != 2
-
+#define MAX_TOKENS 16
 #define MAX_PAIRS 128
 
-struct ExpertRows {
-    int expert;                  // -1: this block has none
-    int count;
-    int pairs[16];
+#if ENTRY != 2
+
+struct Routing {
+    u32 tokens[NUM_EXPERTS];     // bit t: token t goes to this expert
+    u8 choice[NUM_EXPERTS][MAX_TOKENS];   // as its k-th, where the bit is set
+    u16 hit[MAX_PAIRS];          // the distinct experts, ascending
+    int num_hit;
 };
 
-// seen: zeroed by the block. Called by one whole warp.
-__device__ __forceinline__ void find_expert(ExpertRows* found, u8* seen, const int* expert_ids,
-                                            int num_pairs, int slot, int lane) {
-    int ids[MAX_PAIRS / WARP];
-#pragma unroll
-    for (int i = 0; i < MAX_PAIRS / WARP; ++i) {
-        int pair = i * WARP + lane;
-        ids[i] = pair < num_pairs ? (int)load_activation_word(expert_ids + pair) : -1;
-        if (ids[i] >= NUM_EXPERTS) ids[i] = -1;
+// Called by the whole block before anything depends on the kernel before.
+__device__ __forceinline__ void clear_routing(Routing& routing, int num_threads) {
+    for (int e = threadIdx.x; e < NUM_EXPERTS; e += num_threads) routing.tokens[e] = 0;
+    __syncthreads();
+}
+
+__device__ __forceinline__ void read_routing(Routing& routing, const int* expert_ids,
+                                             int num_pairs, int num_threads) {
+    for (int pair = threadIdx.x; pair < num_pairs; pair += num_threads) {
+        int expert = (int)load_activation_word(expert_ids + pair), token = pair / CHOSEN;
+        if (expert < 0 || expert >= NUM_EXPERTS) continue;
+        atomicOr(&routing.tokens[expert], 1u << token);
+        routing.choice[expert][token] = (u8)(pair % CHOSEN);
     }
-    int before = 0, expert = -1;
-#pragma unroll
-    for (int i = 0; i < MAX_PAIRS / WARP; ++i) {
-        u32 same = __match_any_sync(FULL_MASK, ids[i]);
-        bool first = ids[i] >= 0 && lane == __ffs(same) - 1 && !seen[ids[i]];
-        __syncwarp();
-        if (first) seen[ids[i]] = 1;
-        __syncwarp();
-        u32 firsts = __ballot_sync(FULL_MASK, first);
-        int rank = before + __popc(firsts & ((1u << lane) - 1));
-        u32 mine = __ballot_sync(FULL_MASK, first && rank == slot);
-        if (mine) expert = __shfl_sync(FULL_MASK, ids[i], __ffs(mine) - 1);
-        before += __popc(firsts);
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        int lane = threadIdx.x, count = 0;
+        for (int first = 0; first < NUM_EXPERTS; first += WARP) {
+            int expert = first + lane;
+            bool hit = expert < NUM_EXPERTS && routing.tokens[expert] != 0;
+            u32 hits = __ballot_sync(FULL_MASK, hit);
+            if (hit) routing.hit[count + __popc(hits & ((1u << lane) - 1))] = (u16)expert;
+            count += __popc(hits);
+        }
+        if (lane == 0) routing.num_hit = count;
     }
-    int count = 0;
-#pragma unroll
-    for (int i = 0; i < MAX_PAIRS / WARP; ++i) {
-        bool member = expert >= 0 && ids[i] == expert;
-        u32 members = __ballot_sync(FULL_MASK, member);
-        int place = count + __popc(members & ((1u << lane) - 1));
-        if (member && place < 16) found->pairs[place] = i * WARP + lane;
-        count += __popc(members);
-    }
-    if (lane == 0) {
-        found->expert = expert;
-        found->count = count < 16 ? count : 16;
-    }
+    __syncthreads();
+}
+
+// The pair of an expert's n-th token, or -1.
+__device__ __forceinline__ int pair_of(const Routing& routing, int expert, int n) {
+    u32 tokens = routing.tokens[expert];
+    for (int i = 0; i < n; ++i) tokens &= tokens - 1;
+    if (tokens == 0) return -1;
+    int token = __ffs(tokens) - 1;
+    return token * CHOSEN + routing.choice[expert][token];
+}
+
+struct Matrices {
+    const uint4* __restrict__ codes;
+    const u32* __restrict__ scales;
+    const float* __restrict__ row_scales;
+    int num_row_tiles;           // of one expert
+};
+
+// Where an item's weights start, counted in row tiles over all experts.
+__device__ __forceinline__ u64 item_row_tile(const Routing& routing, int item,
+                                             int num_row_tiles) {
+    return (u64)routing.hit[item / num_row_tiles] * num_row_tiles + item % num_row_tiles;
 }
 
 #endif
 
 #if ENTRY == 0
 
-#define AHEAD (WARP_TILES < 4 ? WARP_TILES : 4)
+#define THREADS (K_WARPS * WARP)
+#define AHEAD(blocks) (blocks == 1 ? 4 : 1)     // activation tiles requested together
 
 __device__ __forceinline__ bool in_matrix(int column_tile) {
     return K_WARPS * WARP_TILES == COLUMN_TILES || column_tile < COLUMN_TILES;
 }
 
-struct Matrix {
-    const uint4* __restrict__ codes;     // of this expert
-    const u32* __restrict__ scales;
-    const float* __restrict__ row_scales;
-};
-
-__device__ __forceinline__ void load_slice(WeightTile (&w)[PREFETCH], const Matrix& matrix,
-                                           int row_tile, int first_tile, int lane, u64 policy) {
+// One row tile for up to 8 * NB rows; leaves w with the first tiles of next_row_tile.
+template <int NB>
+__device__ __forceinline__ void multiply_item(float (&partial)[BLOCKS][PARTIAL_SIZE],
+                                              WeightTile (&w)[PREFETCH], const u16* x,
+                                              const Routing& routing, int expert,
+                                              const Matrices& all, u64 row_tile,
+                                              u64 next_row_tile, bool has_next, int first_tile,
+                                              int lane, u64 policy) {
+    int g = lane >> 2, t = lane & 3;
+    const u16* rows[NB];
 #pragma unroll
-    for (int i = 0; i < PREFETCH; ++i)
-        if (in_matrix(first_tile + i))
-            w[i] = load_tile(matrix.codes, matrix.scales,
-                             (u64)row_tile * COLUMN_TILES + first_tile + i, lane, policy);
-}
-
-// All row tiles of one block for up to 8 * COUNT_BLOCKS rows.
-template <int COUNT_BLOCKS>
-__device__ __forceinline__ void gate_up(u16* __restrict__ inner, const u16* x, Matrix matrix,
-                                        const ExpertRows& found,
-                                        float (&partial)[K_WARPS][BLOCKS][PARTIAL_SIZE],
-                                        int num_row_tiles, int lane, int warp, u64 policy) {
-    int g = lane >> 2, t = lane & 3, first_tile = warp * WARP_TILES;
-    int intermediate = num_row_tiles * 8;
-    const u16* rows[COUNT_BLOCKS];
+    for (int m = 0; m < NB; ++m) {
+        int pair = pair_of(routing, expert, 8 * m + g);
+        rows[m] = pair < 0 ? 0 : x + (u64)(pair / CHOSEN) * COLUMNS + 8 * t;
+    }
+    float acc[2][NB][4] = {};
+    for (int base = 0; base < WARP_TILES; base += PREFETCH) {
 #pragma unroll
-    for (int m = 0; m < COUNT_BLOCKS; ++m)
-        rows[m] = 8 * m + g < found.count
-            ? x + (u64)(found.pairs[8 * m + g] / CHOSEN) * COLUMNS + 8 * t : 0;
-    WeightTile w[PREFETCH];
-    load_slice(w, matrix, blockIdx.y, first_tile, lane, policy);
-    for (int row_tile = blockIdx.y; row_tile < num_row_tiles; row_tile += gridDim.y) {
-        int next = row_tile + gridDim.y;
-        float acc[2][COUNT_BLOCKS][4] = {};
-        for (int base = 0; base < WARP_TILES; base += PREFETCH) {
+        for (int start = 0; start < PREFETCH; start += AHEAD(NB)) {
+            ActivationTile activations[AHEAD(NB)][NB];
 #pragma unroll
-            for (int start = 0; start < PREFETCH; start += AHEAD) {
-                ActivationTile activations[AHEAD][COUNT_BLOCKS];
+            for (int i = start; i < start + AHEAD(NB) && i < PREFETCH; ++i)
+                if (base + i < WARP_TILES && in_matrix(first_tile + base + i))
+                    load_activation_tile<NB>(activations[i - start], rows, t,
+                                             first_tile + base + i, COLUMNS);
 #pragma unroll
-                for (int i = start; i < start + AHEAD && i < PREFETCH; ++i)
-                    if (base + i < WARP_TILES && in_matrix(first_tile + base + i))
-                        load_activation_tile<COUNT_BLOCKS>(activations[i - start], rows, t,
-                                                           first_tile + base + i, COLUMNS);
-#pragma unroll
-                for (int i = start; i < start + AHEAD && i < PREFETCH; ++i) {
-                    int tile = base + i;
-                    if (tile >= WARP_TILES) continue;
-                    if (in_matrix(first_tile + tile))
-                        multiply_tile<COUNT_BLOCKS>(acc, w[i], activations[i - start]);
-                    bool same_row = tile + PREFETCH < WARP_TILES;
-                    int column_tile = first_tile + (same_row ? tile + PREFETCH : i);
-                    if ((same_row || next < num_row_tiles) && in_matrix(column_tile))
-                        w[i] = load_tile(matrix.codes, matrix.scales,
-                                         (u64)(same_row ? row_tile : next) * COLUMN_TILES
-                                         + column_tile, lane, policy);
-                }
+            for (int i = start; i < start + AHEAD(NB) && i < PREFETCH; ++i) {
+                int tile = base + i;
+                if (tile >= WARP_TILES) continue;
+                if (in_matrix(first_tile + tile))
+                    multiply_tile<NB>(acc, w[i], activations[i - start]);
+                bool same_row = tile + PREFETCH < WARP_TILES;
+                int column_tile = first_tile + (same_row ? tile + PREFETCH : i);
+                if ((same_row || has_next) && in_matrix(column_tile))
+                    w[i] = load_tile(all.codes, all.scales, (same_row ? row_tile : next_row_tile)
+                                     * COLUMN_TILES + column_tile, lane, policy);
             }
         }
-#pragma unroll
-        for (int m = 0; m < COUNT_BLOCKS; ++m)
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-                partial[warp][m][j * (WARP + 1) + lane] = acc[0][m][j] + acc[1][m][j];
-        __syncthreads();
-        for (int i = threadIdx.x; i < 8 * found.count; i += K_WARPS * WARP) {
-            int row = i & 7, n = i >> 3;
-            float gate = summed(partial, row, n) * matrix.row_scales[2 * row_tile];
-            float up = summed(partial, row + 8, n) * matrix.row_scales[2 * row_tile + 1];
-            float value = gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up);
-            inner[(u64)found.pairs[n] * intermediate + row_tile * 8 + row] = to_bf16(value);
-        }
-        __syncthreads();         // partial is written again for the next row tile
     }
+#pragma unroll
+    for (int m = 0; m < NB; ++m)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            partial[m][j * (WARP + 1) + lane] = acc[0][m][j] + acc[1][m][j];
 }
 
-extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 moe_nvfp4_gate_up(u16* __restrict__ inner, const u16* x, const int* expert_ids,
                   const uint4* __restrict__ codes, const u32* __restrict__ scales,
                   const float* __restrict__ row_scales, int num_pairs, int num_row_tiles) {
     __shared__ float partial[K_WARPS][BLOCKS][PARTIAL_SIZE];
-    __shared__ ExpertRows found;
-    __shared__ u8 seen[NUM_EXPERTS];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    __shared__ Routing routing;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first_tile = warp * WARP_TILES;
+    Matrices all = {codes, scales, row_scales, num_row_tiles};
     allow_next_kernel();
     u64 policy = streaming_policy();
-    for (int i = threadIdx.x; i < NUM_EXPERTS; i += K_WARPS * WARP) seen[i] = 0;
-    __syncthreads();
+    clear_routing(routing, THREADS);
     wait_for_previous_kernel();
-    if (warp == 0) find_expert(&found, seen, expert_ids, num_pairs, blockIdx.x, lane);
-    __syncthreads();
-    if (found.expert < 0) return;
-    u64 tiles = (u64)found.expert * num_row_tiles * COLUMN_TILES;
-    Matrix matrix = {codes + tiles * TILE_CODE_VECTORS, scales + tiles * TILE_SCALE_WORDS,
-                     row_scales + (u64)found.expert * num_row_tiles * 2};
+    read_routing(routing, expert_ids, num_pairs, THREADS);
+    int num_items = routing.num_hit * num_row_tiles, item = blockIdx.x;
+    if (item >= num_items) return;
+    u64 row_tile = item_row_tile(routing, item, num_row_tiles);
+    WeightTile w[PREFETCH];
+#pragma unroll
+    for (int i = 0; i < PREFETCH; ++i)
+        if (in_matrix(first_tile + i))
+            w[i] = load_tile(codes, scales, row_tile * COLUMN_TILES + first_tile + i, lane, policy);
+    while (item < num_items) {
+        int next = item + gridDim.x, expert = routing.hit[item / num_row_tiles];
+        int count = __popc(routing.tokens[expert]);
+        u64 next_row_tile = next < num_items ? item_row_tile(routing, next, num_row_tiles) : 0;
 #if BLOCKS == 2
-    if (found.count > 8) {
-        gate_up<2>(inner, x, matrix, found, partial, num_row_tiles, lane, warp, policy);
-        return;
-    }
+        if (count > 8)
+            multiply_item<2>(partial[warp], w, x, routing, expert, all, row_tile, next_row_tile,
+                             next < num_items, first_tile, lane, policy);
+        else
 #endif
-    gate_up<1>(inner, x, matrix, found, partial, num_row_tiles, lane, warp, policy);
+        multiply_item<1>(partial[warp], w, x, routing, expert, all, row_tile, next_row_tile,
+                         next < num_items, first_tile, lane, policy);
+        __syncthreads();
+        for (int i = threadIdx.x; i < 8 * count; i += THREADS) {
+            int row = i & 7, n = i >> 3;
+            float gate = summed(partial, row, n) * row_scales[2 * row_tile];
+            float up = summed(partial, row + 8, n) * row_scales[2 * row_tile + 1];
+            float value = gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up);
+            u64 pair = (u64)pair_of(routing, expert, n);
+            inner[pair * (num_row_tiles * 8) + item % num_row_tiles * 8 + row] = to_bf16(value);
+        }
+        __syncthreads();         // partial is written again for the next item
+        item = next;
+        row_tile = next_row_tile;
+    }
 }
 
 #elif ENTRY == 1
 
-// One row tile for up to 8 * COUNT_BLOCKS rows. w holds its first PREFETCH column tiles.
-template <int COUNT_BLOCKS>
-__device__ __forceinline__ void down(u16* __restrict__ results, const u16* inner,
-                                     WeightTile (&w)[PREFETCH], const uint4* __restrict__ codes,
-                                     const u32* __restrict__ scales,
-                                     const float* __restrict__ row_scales, const ExpertRows& found,
-                                     u64 row_tile_of_all, int row_tile, int num_outputs, int lane,
-                                     u64 policy) {
+#define THREADS (WARPS * WARP)
+#define AHEAD(blocks) (blocks == 1 ? 4 : 1)     // activation tiles requested together
+
+template <int NB>
+__device__ __forceinline__ void multiply_item(u16* __restrict__ results, WeightTile (&w)[PREFETCH],
+                                              const u16* inner, const Routing& routing,
+                                              int expert, const Matrices& all, u64 row_tile,
+                                              u64 next_row_tile, bool has_next, int first_row,
+                                              int num_outputs, int lane, u64 policy) {
     int g = lane >> 2, t = lane & 3;
-    const u16* rows[COUNT_BLOCKS];
+    const u16* rows[NB];
 #pragma unroll
-    for (int m = 0; m < COUNT_BLOCKS; ++m)
-        rows[m] = 8 * m + g < found.count
-            ? inner + (u64)found.pairs[8 * m + g] * COLUMNS + 8 * t : 0;
-    float acc[2][COUNT_BLOCKS][4] = {};
+    for (int m = 0; m < NB; ++m) {
+        int pair = pair_of(routing, expert, 8 * m + g);
+        rows[m] = pair < 0 ? 0 : inner + (u64)pair * COLUMNS + 8 * t;
+    }
+    float acc[2][NB][4] = {};
     for (int base = 0; base < COLUMN_TILES; base += PREFETCH) {
 #pragma unroll
-        for (int i = 0; i < PREFETCH; ++i) {
-            int tile = base + i;
-            if (COLUMN_TILES % PREFETCH != 0 && tile >= COLUMN_TILES) continue;
-            ActivationTile part[COUNT_BLOCKS];
-            load_activation_tile<COUNT_BLOCKS>(part, rows, t, tile, COLUMNS);
-            multiply_tile<COUNT_BLOCKS>(acc, w[i], part);
-            if (tile + PREFETCH < COLUMN_TILES)
-                w[i] = load_tile(codes, scales, row_tile_of_all * COLUMN_TILES + tile + PREFETCH,
-                                 lane, policy);
+        for (int start = 0; start < PREFETCH; start += AHEAD(NB)) {
+            ActivationTile activations[AHEAD(NB)][NB];
+#pragma unroll
+            for (int i = start; i < start + AHEAD(NB) && i < PREFETCH; ++i)
+                if (base + i < COLUMN_TILES)
+                    load_activation_tile<NB>(activations[i - start], rows, t, base + i, COLUMNS);
+#pragma unroll
+            for (int i = start; i < start + AHEAD(NB) && i < PREFETCH; ++i) {
+                int tile = base + i;
+                if (tile >= COLUMN_TILES) continue;
+                multiply_tile<NB>(acc, w[i], activations[i - start]);
+                bool same_row = tile + PREFETCH < COLUMN_TILES;
+                if (same_row || has_next)
+                    w[i] = load_tile(all.codes, all.scales, (same_row ? row_tile : next_row_tile)
+                                     * COLUMN_TILES + (same_row ? tile + PREFETCH : i), lane,
+                                     policy);
+            }
         }
     }
 #pragma unroll
-    for (int m = 0; m < COUNT_BLOCKS; ++m) {
+    for (int m = 0; m < NB; ++m) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            int n = 8 * m + 2 * t + (j & 1), row = row_tile * 16 + g + 8 * (j >> 1);
-            float value = (acc[0][m][j] + acc[1][m][j]) * row_scales[2 * row_tile_of_all + (j >> 1)];
-            if (n < found.count && row < num_outputs)
-                results[(u64)found.pairs[n] * num_outputs + row] = to_bf16(value);
+        for (int parity = 0; parity < 2; ++parity) {
+            int pair = pair_of(routing, expert, 8 * m + 2 * t + parity);
+            if (pair < 0) continue;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                int row = first_row + g + 8 * half, j = 2 * half + parity;
+                float value = (acc[0][m][j] + acc[1][m][j]) * all.row_scales[2 * row_tile + half];
+                if (row < num_outputs) results[(u64)pair * num_outputs + row] = to_bf16(value);
+            }
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 moe_nvfp4_down(u16* __restrict__ results, const u16* inner, const int* expert_ids,
                const uint4* __restrict__ codes, const u32* __restrict__ scales,
                const float* __restrict__ row_scales, int num_pairs, int num_row_tiles,
                int num_outputs) {
-    __shared__ ExpertRows found;
-    __shared__ u8 seen[NUM_EXPERTS];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row_tile = blockIdx.y * WARPS + warp;
+    __shared__ Routing routing;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, stride = gridDim.x * WARPS;
+    Matrices all = {codes, scales, row_scales, num_row_tiles};
     allow_next_kernel();
     u64 policy = streaming_policy();
-    for (int i = threadIdx.x; i < NUM_EXPERTS; i += WARPS * WARP) seen[i] = 0;
-    __syncthreads();
+    clear_routing(routing, THREADS);
     wait_for_previous_kernel();
-    if (warp == 0) find_expert(&found, seen, expert_ids, num_pairs, blockIdx.x, lane);
-    __syncthreads();
-    if (found.expert < 0 || row_tile >= num_row_tiles) return;
-    u64 row_tile_of_all = (u64)found.expert * num_row_tiles + row_tile;
+    read_routing(routing, expert_ids, num_pairs, THREADS);
+    // neighbouring items go to different multiprocessors, so that few items use all of them
+    int num_items = routing.num_hit * num_row_tiles, item = warp * gridDim.x + blockIdx.x;
+    if (item >= num_items) return;
+    u64 row_tile = item_row_tile(routing, item, num_row_tiles);
     WeightTile w[PREFETCH];
 #pragma unroll
     for (int i = 0; i < PREFETCH; ++i)
-        w[i] = load_tile(codes, scales, row_tile_of_all * COLUMN_TILES + i, lane, policy);
+        w[i] = load_tile(codes, scales, row_tile * COLUMN_TILES + i, lane, policy);
+    while (item < num_items) {
+        int next = item + stride, expert = routing.hit[item / num_row_tiles];
+        int first_row = item % num_row_tiles * TILE_ROWS;
+        u64 next_row_tile = next < num_items ? item_row_tile(routing, next, num_row_tiles) : 0;
 #if BLOCKS == 2
-    if (found.count > 8) {
-        down<2>(results, inner, w, codes, scales, row_scales, found, row_tile_of_all, row_tile,
-                num_outputs, lane, policy);
-        return;
-    }
+        if (__popc(routing.tokens[expert]) > 8)
+            multiply_item<2>(results, w, inner, routing, expert, all, row_tile, next_row_tile,
+                             next < num_items, first_row, num_outputs, lane, policy);
+        else
 #endif
-    down<1>(results, inner, w, codes, scales, row_scales, found, row_tile_of_all, row_tile,
-            num_outputs, lane, policy);
+        multiply_item<1>(results, w, inner, routing, expert, all, row_tile, next_row_tile,
+                         next < num_items, first_row, num_outputs, lane, policy);
+        item = next;
+        row_tile = next_row_tile;
+    }
 }
 
 #else

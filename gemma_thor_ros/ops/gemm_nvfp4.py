@@ -23,7 +23,8 @@ from gemma_thor_ros.ops.shapes import check
 
 ROWS_PER_LAUNCH_TILE = 16                # activation rows of one pass over the weights
 _MAX_WARPS = 16
-_MAX_PREFETCH = 8                        # tiles in flight of a warp: 4 + 1 registers each
+_MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 registers each
+_REGISTERS = 56                          # of a thread, for as many resident blocks as that lets
 
 
 def gemm_nvfp4_ref(out: Array, x: Array, parts: Sequence[StoredWeight], *,
@@ -60,16 +61,16 @@ def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool,
          **override: int) -> KernelSpec:
     """What is compiled for M columns and a number of rows; `override` is for measurements.
 
-    Two row tiles a block halve how often the activations are fetched; that pays once there are
-    more than 8 of them. Neither that nor the number of rows changes a bit of the result.
+    Two row tiles a block halve how often the activations are fetched; with more than 8 of them
+    that beats more resident blocks (bench/LOG.md). Neither changes a bit of the result.
     """
     warps, tiles = cut(columns)
     blocks = blocks_of(num_tokens)
     constants = {
         'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps,
         'WARP_TILES': tiles, 'BLOCKS': blocks, 'ROW_TILES': blocks, 'GEGLU': int(interleaved),
-        'MIN_BLOCKS': 1, 'E2M1_HARDWARE': int(hardware), **override}
-    constants.setdefault('PREFETCH', min(tiles, _MAX_PREFETCH // constants['ROW_TILES']))
+        'MIN_BLOCKS': 1 if blocks == 2 else max(1, 65536 // (_REGISTERS * warps * 32)),
+        'PREFETCH': min(tiles, _MAX_PREFETCH), 'E2M1_HARDWARE': int(hardware), **override}
     return KernelSpec.of('gemm_nvfp4', **constants)
 
 

@@ -16,8 +16,9 @@ from gemma_thor_ros.ops.linear import StoredWeight, values
 from gemma_thor_ros.ops.rounding import Array
 from gemma_thor_ros.ops.shapes import check
 
-_WARPS = 16
-_PREFETCH = 4                            # tiles in flight of a warp
+# BLOCKS -> warps of a block, resident blocks, tiles in flight of a warp; the best of those that
+# were timed on an H200 (bench/LOG.md), and for 16 rows one that also fits into 99 KB.
+_CUTS = {1: (12, 2, 4), 2: (16, 1, 8)}
 
 
 def head_nvfp4_ref(logits: Array, x: Array, table: StoredWeight, softcap: float) -> None:
@@ -48,11 +49,12 @@ def head_nvfp4(logits: Any, x: Any, weight: Nvfp4Fragments, softcap: float, stre
 def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
          **override: int) -> KernelSpec:
     """What is compiled for H columns; rows are staged in shared memory where they fit."""
-    tiles = -(-columns // TILE_COLUMNS)
+    tiles, blocks = -(-columns // TILE_COLUMNS), blocks_of(num_rows)
+    warps, resident, prefetch = _CUTS[blocks]
     constants = {
-        'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': _WARPS,
-        'PREFETCH': min(tiles, _PREFETCH), 'BLOCKS': blocks_of(num_rows), 'STAGED': 1,
-        'MIN_BLOCKS': 1, 'E2M1_HARDWARE': int(hardware), **override}
+        'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': warps,
+        'PREFETCH': min(tiles, prefetch), 'BLOCKS': blocks, 'STAGED': 1,
+        'MIN_BLOCKS': resident, 'E2M1_HARDWARE': int(hardware), **override}
     if shared_bytes(constants) > shared_limit:
         constants['STAGED'] = 0
     return KernelSpec.of('head_nvfp4', **constants)

@@ -24,9 +24,9 @@ from gemma_thor_ros.ops.shapes import check
 
 MAX_TOKENS = 16                          # of one pass
 MAX_PAIRS = 128                          # (token, expert) pairs of one pass
-_DOWN_WARPS = 4
 _MAX_PREFETCH = 12
-_GATE_UP_GROUPS = 44                     # blocks of an expert; H200 figures in bench/LOG.md
+_GATE_UP_RESIDENT = 2                    # blocks of a multiprocessor at once
+_DOWN_WARPS = {1: (8, 2), 2: (4, 3)}     # BLOCKS -> warps of a block, resident blocks
 
 
 def moe_nvfp4_gate_up_ref(inner: Array, x: Array, expert_ids: npt.NDArray[Any],
@@ -76,8 +76,9 @@ def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragment
         kernel = device.compiled(gate_up_spec(weight.columns, num_tokens, sizes['K'],
                                               weight.num_experts, device.has_e2m1_conversion()))
         tiles = weight.num_row_tiles
-        grid = (_slots(num_tokens, sizes['K'], weight), min(tiles, _GATE_UP_GROUPS))
-        device.launch(kernel, grid, dict(kernel.spec.defines)['K_WARPS'] * 32,
+        constants = dict(kernel.spec.defines)
+        items = _most_experts(num_tokens, sizes['K'], weight) * tiles
+        device.launch(kernel, (min(items, _fill(constants)),), constants['K_WARPS'] * 32,
                       (inner[rows], x[rows], expert_ids[rows], weight.codes, weight.scales,
                        weight.row_scales, num_tokens * sizes['K'], tiles), stream)
 
@@ -93,9 +94,10 @@ def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragm
         num_tokens = rows.stop - start
         kernel = device.compiled(down_spec(weight.columns, num_tokens, sizes['K'],
                                            weight.num_experts, device.has_e2m1_conversion()))
-        tiles, warps = weight.num_row_tiles, dict(kernel.spec.defines)['WARPS']
-        grid = (_slots(num_tokens, sizes['K'], weight), -(-tiles // warps))
-        device.launch(kernel, grid, warps * 32,
+        tiles, constants = weight.num_row_tiles, dict(kernel.spec.defines)
+        warps = constants['WARPS']
+        items = _most_experts(num_tokens, sizes['K'], weight) * tiles
+        device.launch(kernel, (min(-(-items // warps), _fill(constants)),), warps * 32,
                       (results[rows], inner[rows], expert_ids[rows], weight.codes, weight.scales,
                        weight.row_scales, num_tokens * sizes['K'], tiles, weight.num_outputs),
                       stream)
@@ -112,8 +114,13 @@ def moe_nvfp4_combine(out: Any, results: Any, expert_ids: Any, expert_weights: A
                   (out, results, expert_ids, expert_weights, sizes['H'] // 2), stream)
 
 
-def _slots(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> int:
-    """As many distinct experts as there can be."""
+def _fill(constants: dict[str, int]) -> int:
+    """Blocks that the device holds at once."""
+    return device.info().num_multiprocessors * constants['MIN_BLOCKS']
+
+
+def _most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> int:
+    """As many distinct experts as these tokens can have."""
     assert num_tokens * num_chosen <= MAX_PAIRS, (num_tokens, num_chosen)
     return min(num_tokens * num_chosen, weight.num_experts)
 
@@ -126,18 +133,19 @@ def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: in
         'ENTRY': 0, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
         'K_WARPS': warps, 'WARP_TILES': tiles, 'PREFETCH': min(tiles, 4),
         'BLOCKS': blocks_of(num_tokens), 'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts,
-        'MIN_BLOCKS': 1, 'E2M1_HARDWARE': int(hardware), **override}
+        'MIN_BLOCKS': _GATE_UP_RESIDENT, 'E2M1_HARDWARE': int(hardware), **override}
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **constants)
 
 
 def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, hardware: bool,
               **override: int) -> KernelSpec:
     """What is compiled for down: each warp runs over all of I."""
-    tiles = -(-columns // TILE_COLUMNS)
+    tiles, blocks = -(-columns // TILE_COLUMNS), blocks_of(num_tokens)
+    warps, resident = _DOWN_WARPS[blocks]
     constants = {
-        'ENTRY': 1, 'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': _DOWN_WARPS,
-        'PREFETCH': min(tiles, _MAX_PREFETCH), 'BLOCKS': blocks_of(num_tokens),
-        'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts, 'MIN_BLOCKS': 1,
+        'ENTRY': 1, 'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': warps,
+        'PREFETCH': min(tiles, _MAX_PREFETCH), 'BLOCKS': blocks,
+        'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts, 'MIN_BLOCKS': resident,
         'E2M1_HARDWARE': int(hardware), **override}
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **constants)
 
