@@ -50,8 +50,8 @@ def declare_parameters(node: Node) -> RobotParameters:
     arena = numbers('arena', (-20.0, -20.0, 20.0, 20.0),
                     'Walls: smallest x and y, largest x and y, in metres.')
     return RobotParameters(
-        number('speed', 1.0, 0.01, 100.0, 'Driving, m/s.'),
-        number('turn_speed', 1.5, 0.01, 100.0, 'Turning, rad/s.'),
+        number('speed', 2.0, 0.01, 100.0, 'Driving, m/s.'),
+        number('turn_speed', 2.0, 0.01, 100.0, 'Turning, rad/s.'),
         number('characters_per_s', 15.0, 1.0, 10000.0, 'Speaking, characters/s.'),
         number('time_factor', 1.0, 0.01, 1000.0, 'Simulated seconds in a second.'),
         Pose(*numbers('start_pose', (0.0, 0.0, 0.0), 'x, y in metres, yaw in radians.')),

@@ -73,7 +73,7 @@ def test_the_demo_tools_do_and_tell_what_they_should(demo: Demo) -> None:
     assert told('drive', distance=1, unit='ft', direction='forward') == (
         '{"status":"succeeded","distance_m":0.305,"x":1.5,"y":0.305}')
     assert told('drive', distance=50, unit='m', direction='forward') == (
-        '{"status":"refused","reason":"distance 50 m is above the limit of 5 m"}')
+        '{"status":"refused","reason":"distance 50 m is above the limit of 20 m"}')
     assert told('drive', distance=4.5, unit='m', direction='forward') == (
         '{"status":"aborted","reason":"path blocked"}')
     assert told('dock') == '{"status":"succeeded"}'

@@ -59,7 +59,7 @@ def refused(name: str, policy: Any = DEMO, **arguments: Any) -> tuple[Outcome, s
 @pytest.mark.parametrize(('distance', 'unit', 'direction', 'metres'), [
     (2, 'm', 'forward', 2.0), (35, 'cm', 'forward', 0.35), (1.5, 'm', 'backward', -1.5),
     (250, 'mm', 'backward', -0.25), (3, 'ft', 'forward', 0.9144), (10, 'in', 'forward', 0.254),
-    (5, 'm', 'forward', 5.0), (500, 'cm', 'backward', -5.0),
+    (20, 'm', 'forward', 20.0), (2000, 'cm', 'backward', -20.0),
 ])
 def test_drive_is_converted_to_signed_metres(
         distance: float, unit: str, direction: str, metres: float) -> None:
@@ -81,15 +81,15 @@ def test_dock_and_say() -> None:
 
 @pytest.mark.parametrize(('arguments', 'reason'), [
     ({'distance': 50, 'unit': 'm', 'direction': 'forward'},
-     'distance 50 m is above the limit of 5 m'),
+     'distance 50 m is above the limit of 20 m'),
     ({'distance': 50, 'unit': 'm', 'direction': 'backward'},
-     'distance 50 m is above the limit of 5 m'),
-    ({'distance': 600, 'unit': 'cm', 'direction': 'forward'},
-     'distance 600 cm (6 m) is above the limit of 5 m (500 cm)'),
-    ({'distance': 20, 'unit': 'ft', 'direction': 'forward'},
-     'distance 20 ft (6.096 m) is above the limit of 5 m (16.4042 ft)'),
+     'distance 50 m is above the limit of 20 m'),
+    ({'distance': 2100, 'unit': 'cm', 'direction': 'forward'},
+     'distance 2100 cm (21 m) is above the limit of 20 m (2000 cm)'),
+    ({'distance': 100, 'unit': 'ft', 'direction': 'forward'},
+     'distance 100 ft (30.48 m) is above the limit of 20 m (65.6168 ft)'),
     ({'distance': 1e308, 'unit': 'm', 'direction': 'forward'},
-     'distance 1e+308 m is above the limit of 5 m'),
+     'distance 1e+308 m is above the limit of 20 m'),
     ({'distance': -1, 'unit': 'm', 'direction': 'forward'},
      'distance -1 m must be above 0; direction says which way'),
     ({'distance': 0, 'unit': 'm', 'direction': 'forward'},
@@ -212,7 +212,7 @@ def test_nothing_outside_the_limits_passes(name: str, arguments: dict[str, Any])
         assert len(error.reason) < 400
         return
     if name == 'drive':
-        assert type(got['distance']) is float and 0 <= abs(got['distance']) <= 5.0
+        assert type(got['distance']) is float and 0 <= abs(got['distance']) <= 20.0
     elif name == 'turn':
         assert type(got['angle']) is float and 0 <= abs(got['angle']) <= 2 * math.pi
     elif name == 'say':
@@ -222,7 +222,7 @@ def test_nothing_outside_the_limits_passes(name: str, arguments: dict[str, Any])
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.floats(min_value=-10, max_value=1e4) | st.integers(-5, 6000),
+@given(st.floats(min_value=-10, max_value=4e4) | st.integers(-5, 24000),
        st.sampled_from(['m', 'cm', 'mm', 'ft', 'in']), st.sampled_from(['forward', 'backward']))
 def test_drive_passes_exactly_when_it_is_within_the_limits(
         distance: float, unit: str, direction: str) -> None:
@@ -230,8 +230,8 @@ def test_drive_passes_exactly_when_it_is_within_the_limits(
     try:
         got = fields('drive', distance=distance, unit=unit, direction=direction)
     except CallRefusedError:
-        assert metres <= 0 or metres > 5.0 * (1 - 1e-12)
+        assert metres <= 0 or metres > 20.0 * (1 - 1e-12)
     else:
         sign = 1 if direction == 'forward' else -1
         assert got['distance'] == pytest.approx(sign * metres, rel=1e-12)
-        assert 0 <= metres <= 5.0 * (1 + 1e-12)
+        assert 0 <= metres <= 20.0 * (1 + 1e-12)

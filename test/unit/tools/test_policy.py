@@ -91,7 +91,7 @@ def test_the_demo_tools_are_the_ones_the_demo_model_knows() -> None:
 def test_the_demo_limits() -> None:
     tools = demo_policy().tools
     distance, angle = tools['drive'].argument('distance'), tools['turn'].argument('angle')
-    assert distance is not None and (distance.minimum, distance.maximum) == (-5.0, 5.0)
+    assert distance is not None and (distance.minimum, distance.maximum) == (-20.0, 20.0)
     assert angle is not None and angle.maximum == 2 * math.pi and angle.minimum == -2 * math.pi
     assert [tool.motion for tool in tools.values()] == [True, True, True, False]
 
