@@ -49,6 +49,12 @@ SHAPES = {
     'q alone': (4096, 2816), 'qkv sliding': (8192, 2816), 'qkv full': (9216, 2816),
     'o sliding': (2816, 4096), 'o full': (2816, 8192), 'down': (2816, 2112)}
 DRAFT = {'draft q': (4096, 2816), 'draft gate-up': (11264, 2816), 'draft down': (2816, 5632)}
+ROW_VARIANTS: list[dict[str, int]] = [
+    {'MIN_BLOCKS': 1}, {'MIN_BLOCKS': 4}, {'MIN_BLOCKS': 2}]
+VERIFY_VARIANTS: list[dict[str, int]] = [
+    {'ROW_TILES': 1}, {'ROW_TILES': 1, 'MIN_BLOCKS': 2}, {'PREFETCH': 2, 'MIN_BLOCKS': 2}]
+DOWN_VARIANTS: tuple[dict[str, int], ...] = (
+    {}, {'WARPS': 4, 'MIN_BLOCKS': 4}, {'WARPS': 8, 'MIN_BLOCKS': 2, 'PREFETCH': 6})
 ROUTED = ((1, 8), (2, 16), (8, 40), (16, 32), (16, 64), (16, 80))    # rows, distinct experts
 
 
@@ -187,9 +193,9 @@ def projections(bench: Bench) -> None:
                          'relative 2-norm', op='gemm_nvfp4', layer=name, rows=rows)
             variants: list[dict[str, int]] = [{}]
             if name in ('qkv sliding', 'o sliding', 'gate-up'):
-                variants += [{'AHEAD': 2}] if rows == 1 else []
-                variants += [{'ROW_TILES': 2}] if rows == 8 else []
-                variants += [{'ROW_TILES': 1}, {'ROW_TILES': 1, 'AHEAD': 4}] if rows == 16 else []
+                variants += ROW_VARIANTS if rows == 1 else []
+                variants += [{'ROW_TILES': 2, 'MIN_BLOCKS': 1}] if rows == 8 else []
+                variants += VERIFY_VARIANTS if rows == 16 else []
             for variant in variants:
                 with constants(gemm_nvfp4, 'spec', **variant):
                     bench.measure(
@@ -209,7 +215,8 @@ def heads(bench: Bench) -> None:
     for rows in ROWS:
         x = cases.random_rows(cp, (rows, hidden), 5)
         logits = cases.poisoned(cp, (rows, vocab_size), 'f32')
-        variants = [{}, {'PREFETCH': 8}, {'WARPS': 20}, {'WARPS': 12, 'MIN_BLOCKS': 2}]
+        variants = [{}, {'WARPS': 16, 'MIN_BLOCKS': 1, 'PREFETCH': 8},
+                    {'WARPS': 12, 'MIN_BLOCKS': 2, 'PREFETCH': 4}, {'WARPS': 8, 'MIN_BLOCKS': 3}]
         for variant in variants if rows != 8 else [{}]:
             with constants(head_nvfp4, 'spec', **variant):
                 bench.measure('head_nvfp4', head_nvfp4.bytes_moved(rows, *cases.HEAD),
@@ -266,19 +273,18 @@ def experts(bench: Bench) -> None:
         weight_bytes = hit * 9 * hidden * inner_size // 16
         pairs = rows * cases.CHOSEN
         context = {'rows': rows, 'distinct_experts': hit}
-        for groups in (44, 22, 88) if rows in (1, 16) else (44,):
-            moe_nvfp4._GATE_UP_GROUPS = groups
-            bench.measure('moe_gate_up', 2 * weight_bytes + 2 * pairs * (hidden + inner_size),
-                          lambda i, x=x, inner=inner, routes=routes: moe_nvfp4.moe_nvfp4_gate_up(
-                              inner, x, routes[i % 16][0], gate_up, stream), 96,
-                          **context, groups=groups)
-        moe_nvfp4._GATE_UP_GROUPS = 44
-        for warps in (4, 2, 8) if rows in (1, 16) else (4,):
-            with constants(moe_nvfp4, 'down_spec', WARPS=warps):
+        for variant in ({}, {'MIN_BLOCKS': 1}, {'MIN_BLOCKS': 3}) if rows in (1, 16) else ({},):
+            with constants(moe_nvfp4, 'gate_up_spec', **variant):
+                bench.measure('moe_gate_up', 2 * weight_bytes + 2 * pairs * (hidden + inner_size),
+                              lambda i, x=x, inner=inner, routes=routes:
+                              moe_nvfp4.moe_nvfp4_gate_up(inner, x, routes[i % 16][0], gate_up,
+                                                          stream), 96, **context, **variant)
+        for variant in DOWN_VARIANTS if rows in (1, 16) else ({},):
+            with constants(moe_nvfp4, 'down_spec', **variant):
                 bench.measure('moe_down', weight_bytes + 2 * pairs * (hidden + inner_size),
                               lambda i, inner=inner, results=results, routes=routes:
                               moe_nvfp4.moe_nvfp4_down(results, inner, routes[i % 16][0], down,
-                                                       stream), 96, **context, warps=warps)
+                                                       stream), 96, **context, **variant)
         bench.measure('moe_combine', pairs * hidden * 2 + rows * hidden * 4,
                       lambda i, out=out, results=results, routes=routes:
                       moe_nvfp4.moe_nvfp4_combine(out, results, *routes[i % 16], stream), 96,

@@ -10,8 +10,10 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gemma_thor_ros.ops import device
@@ -70,3 +72,40 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if COMPILER is None:
         pytest.skip('the emulator needs a C++ compiler')
     yield emulated_machine(request.getfixturevalue('emulator'), monkeypatch)
+
+
+class _NoStream:
+    """A stream of the emulator, which runs every launch at once."""
+
+    def __enter__(self) -> _NoStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+class _NumpyAsCupy:
+    """NumPy with the few names that CuPy has beyond it."""
+
+    def __init__(self) -> None:
+        self.asnumpy = np.asarray
+        self.cuda = SimpleNamespace(
+            runtime=SimpleNamespace(deviceSynchronize=lambda: None),
+            get_current_stream=_NoStream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+@pytest.fixture
+def small(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """(cp, stream) for small shapes: on a device, or NumPy and the emulator."""
+    if not machine.small:
+        return machine.xp, machine.stream
+    host = _NumpyAsCupy()
+    monkeypatch.setattr(device, 'cupy', lambda: host)
+    monkeypatch.setattr(device, 'has_e2m1_conversion', lambda: False)
+    return host, _NoStream()

@@ -30,8 +30,9 @@ def on(stream: Any, cp: Any, run: Any) -> None:
 
 @pytest.mark.parametrize('interleaved', [False, True])
 @pytest.mark.parametrize('shape', [(16, 64), (40, 176), (128, 256)])
-def test_repacking_equals_its_twin(cp: Any, stream: Any, shape: tuple[int, int],
+def test_repacking_equals_its_twin(small: tuple[Any, Any], shape: tuple[int, int],
                                    interleaved: bool) -> None:
+    cp, stream = small
     weights = [cases.random_weight(cp, shape, seed, (0, 0x7F), 1.0)
                for seed in range(1 + interleaved)]
     made = fragment_order.to_fragments(weights, interleaved=interleaved, stream=stream)
@@ -44,8 +45,9 @@ def test_repacking_equals_its_twin(cp: Any, stream: Any, shape: tuple[int, int],
     assert np.array_equal(cp.asnumpy(made.scales), scales.reshape(-1))
 
 
-def test_every_code_under_every_scale(cp: Any, stream: Any) -> None:
+def test_every_code_under_every_scale(small: tuple[Any, Any]) -> None:
     """Rows of x pick one column each, so out is the weight itself."""
+    cp, stream = small
     rows = 8 * 0x7F
     weight = cases.random_weight(cp, (rows, 64), 1, (1, 3), 1.0)
     byte = cp.arange(32, dtype=cp.uint8)
@@ -61,8 +63,17 @@ def test_every_code_under_every_scale(cp: Any, stream: Any) -> None:
 
 
 @pytest.mark.parametrize('num_tokens', cases.ROWS)
-@pytest.mark.parametrize('shape', [*cases.PROJECTIONS, TINY])
+@pytest.mark.parametrize('shape', cases.PROJECTIONS)
 def test_projection(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) -> None:
+    check_projection(cp, stream, shape, num_tokens)
+
+
+@pytest.mark.parametrize('num_tokens', [*cases.ROWS, 17])
+def test_small_projection(small: tuple[Any, Any], num_tokens: int) -> None:
+    check_projection(*small, TINY, num_tokens)
+
+
+def check_projection(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) -> None:
     weight = cases.random_weight(cp, shape, 2, COARSE, 1.0)
     made = fragment_order.to_fragments([weight], stream=stream)
     matrix = cases.dequantized(cp, weight)
@@ -78,8 +89,16 @@ def test_projection(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: in
 
 
 @pytest.mark.parametrize('num_tokens', cases.ROWS)
-@pytest.mark.parametrize('shape', [cases.GATE_UP, (56, 96)])
-def test_gate_up(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) -> None:
+def test_gate_up(cp: Any, stream: Any, num_tokens: int) -> None:
+    check_gate_up(cp, stream, cases.GATE_UP, num_tokens)
+
+
+@pytest.mark.parametrize('num_tokens', [1, 9])
+def test_small_gate_up(small: tuple[Any, Any], num_tokens: int) -> None:
+    check_gate_up(*small, (56, 96), num_tokens)
+
+
+def check_gate_up(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) -> None:
     parts = [cases.random_weight(cp, shape, seed, NORMAL, 0.01 * seed) for seed in (1, 2)]
     made = fragment_order.to_fragments(parts, interleaved=True, stream=stream)
     x = cases.random_rows(cp, (num_tokens, shape[1]), 5)
@@ -90,7 +109,8 @@ def test_gate_up(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) 
     assert cases.error(cp, cases.from_bf16(cp, out), cases.geglu(cp, gate, up)) < 2 * BF16_ERROR
 
 
-def test_stacked_parts_keep_their_own_scales(cp: Any, stream: Any) -> None:
+def test_stacked_parts_keep_their_own_scales(small: tuple[Any, Any]) -> None:
+    cp, stream = small
     parts = [cases.random_weight(cp, (rows, 128), rows, NORMAL, 1 / rows) for rows in (64, 32, 48)]
     made = fragment_order.to_fragments(parts, stream=stream)
     x = cases.random_rows(cp, (3, 128), 6)
@@ -101,8 +121,16 @@ def test_stacked_parts_keep_their_own_scales(cp: Any, stream: Any) -> None:
     assert cases.error(cp, cases.from_bf16(cp, out), expected) < BF16_ERROR
 
 
-@pytest.mark.parametrize('shape', [(8192, 2816), (2816, 8192), (2816, 2112), TINY])
+@pytest.mark.parametrize('shape', [(8192, 2816), (2816, 8192), (2816, 2112)])
 def test_a_row_has_the_same_bits_alone(cp: Any, stream: Any, shape: tuple[int, int]) -> None:
+    check_rows_alone(cp, stream, shape)
+
+
+def test_a_small_row_has_the_same_bits_alone(small: tuple[Any, Any]) -> None:
+    check_rows_alone(*small, TINY)
+
+
+def check_rows_alone(cp: Any, stream: Any, shape: tuple[int, int]) -> None:
     made = fragment_order.to_fragments([cases.random_weight(cp, shape, 7, NORMAL, 0.01)],
                                        stream=stream)
     x = cases.random_rows(cp, (16, shape[1]), 8)
@@ -119,8 +147,17 @@ def test_a_row_has_the_same_bits_alone(cp: Any, stream: Any, shape: tuple[int, i
 
 
 @pytest.mark.parametrize('num_tokens', [1, 8, 16])
-@pytest.mark.parametrize('shape', [*cases.BF16, (40, 72)])
+@pytest.mark.parametrize('shape', cases.BF16)
 def test_bf16(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) -> None:
+    check_bf16(cp, stream, shape, num_tokens)
+
+
+@pytest.mark.parametrize('num_tokens', [1, 8, 16])
+def test_small_bf16(small: tuple[Any, Any], num_tokens: int) -> None:
+    check_bf16(*small, (40, 72), num_tokens)
+
+
+def check_bf16(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) -> None:
     weight = cases.integer_rows(cp, shape, 9)
     x = cases.integer_rows(cp, (num_tokens, shape[1]), 10)
     out = cases.poisoned(cp, (num_tokens, shape[0]), 'bf16')
@@ -140,9 +177,16 @@ def test_bf16(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) -> 
         assert bool((out == alone).all())
 
 
-@pytest.mark.parametrize('vocab_size', [4096, cases.HEAD[0]])
-def test_heads(cp: Any, stream: Any, vocab_size: int) -> None:
-    shape = (vocab_size, cases.HEAD[1])
+def test_heads(cp: Any, stream: Any) -> None:
+    check_heads(cp, stream, cases.HEAD)
+
+
+def test_small_heads(small: tuple[Any, Any]) -> None:
+    check_heads(*small, (480, 320))
+
+
+def check_heads(cp: Any, stream: Any, shape: tuple[int, int]) -> None:
+    vocab_size = shape[0]
     packed = cases.random_weight(cp, shape, 12, NORMAL, 0.02)
     made = fragment_order.to_fragments([packed], stream=stream)
     dense = cases.random_rows(cp, shape, 13)
@@ -166,8 +210,9 @@ def test_heads(cp: Any, stream: Any, vocab_size: int) -> None:
             assert cases.error(cp, outs[-1][:, part], expected) < 2e-5, name
 
 
-def test_the_head_without_shared_memory(cp: Any, stream: Any) -> None:
+def test_the_head_without_shared_memory(small: tuple[Any, Any]) -> None:
     """Rows that do not fit into shared memory come through L1, to the same bits."""
+    cp, stream = small
     made = fragment_order.to_fragments([cases.random_weight(cp, (1024, 320), 15, NORMAL, 0.02)],
                                        stream=stream)
     x = cases.random_rows(cp, (5, 320), 16)

@@ -45,15 +45,24 @@ class Layer:
         return inner, results, out
 
 
-@pytest.fixture(scope='module', params=[SERVED, SMALL], ids=['26B-A4B', 'small'])
-def layer(request: pytest.FixtureRequest, cp: Any, stream: Any) -> Layer:
-    return Layer(cp, stream, request.param)
+@pytest.fixture(scope='module')
+def layer(cp: Any, stream: Any) -> Layer:
+    return Layer(cp, stream, SERVED)
 
 
 @pytest.mark.parametrize(('num_tokens', 'distinct'), [
     (1, 8), (2, 16), (3, 9), (7, 20), (8, 24), (9, 8), (15, 60), (16, 8), (16, 64), (16, 128),
     (21, 24)])
 def test_experts(cp: Any, stream: Any, layer: Layer, num_tokens: int, distinct: int) -> None:
+    check_experts(cp, stream, layer, num_tokens, distinct)
+
+
+@pytest.mark.parametrize(('num_tokens', 'distinct'), [(1, 8), (7, 20), (9, 8), (16, 24), (17, 8)])
+def test_small_experts(small: tuple[Any, Any], num_tokens: int, distinct: int) -> None:
+    check_experts(*small, Layer(*small, SMALL), num_tokens, distinct)
+
+
+def check_experts(cp: Any, stream: Any, layer: Layer, num_tokens: int, distinct: int) -> None:
     num_experts, _, hidden = layer.sizes
     ids, weights = cases.routing(cp, num_tokens, num_experts, cases.CHOSEN,
                                  min(distinct, num_experts), num_tokens)
@@ -78,6 +87,14 @@ def test_experts(cp: Any, stream: Any, layer: Layer, num_tokens: int, distinct: 
 
 
 def test_a_row_has_the_same_bits_alone(cp: Any, stream: Any, layer: Layer) -> None:
+    check_rows_alone(cp, stream, layer)
+
+
+def test_a_small_row_has_the_same_bits_alone(small: tuple[Any, Any]) -> None:
+    check_rows_alone(*small, Layer(*small, SMALL))
+
+
+def check_rows_alone(cp: Any, stream: Any, layer: Layer) -> None:
     num_experts, _, hidden = layer.sizes
     for distinct in (8, 24):             # more than 8 rows an expert, and few
         ids, weights = cases.routing(cp, 16, num_experts, cases.CHOSEN, distinct, distinct)
