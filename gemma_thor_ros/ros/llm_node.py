@@ -9,6 +9,7 @@ thread and return at once. Requests, tools and messages are other files' busines
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import threading
 import time
@@ -101,6 +102,9 @@ class LlmNode(LifecycleNode):
         self._autostarting = False
         self._closing = False
         self._transition = threading.RLock()  # close() may come in the middle of one
+        if self.config['http.enabled']:
+            # Here and not in configure, which has to return within a second.
+            importlib.import_module('gemma_thor_ros.server.run')
         self._requests = RunningRequests(MAX_REQUESTS)
         self._counters = RequestCounters()
         control = MutuallyExclusiveCallbackGroup()

@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Every parameter preset in config/ gives the node known settings with fit values. Needs no ROS."""
+"""Every preset in config/ gives the node known settings with fit values. Needs no ROS."""
 
 from __future__ import annotations
 
