@@ -131,7 +131,8 @@ class DemoSession:
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, '-P', '-m', _MODULES[name]]
-        command += ['--ros-args', '-r', f'__node:={name}', '--params-file', str(resources.folder('config') / 'llm.yaml')]
+        command += ['--ros-args', '-r', f'__node:={name}']
+        command += ['--params-file', str(resources.folder('config') / 'llm.yaml')]
         if name == 'goal_guard':
             command += ['-p', 'state_file:=none']  # a stop of the demo ends with the demo
         if name == 'llm_node':
