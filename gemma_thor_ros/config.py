@@ -99,8 +99,9 @@ SETTINGS: tuple[Setting, ...] = (
     _s(
         'engine.kv_dtype',
         'auto',
-        "Type of the KV cache; 'auto' is float32 on the CPU.",
-        choices=('auto', 'float32'),
+        "Type that K and V are rounded to; 'auto' is float32 on the CPU, which stores 4 bytes "
+        'whatever the type.',
+        choices=('auto', 'float32', 'bf16', 'fp8'),
     ),
     _s('engine.kv_memory', 1.0, 'Memory budget of the KV pages.', 0.001, 1024.0, unit='GiB'),
     _s(

@@ -29,6 +29,7 @@ from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.gemma4 import Gemma4
 from gemma_thor_ros.models.kv_cache import bytes_per_page
 from gemma_thor_ros.models.scripted import ScriptedModel
+from gemma_thor_ros.ops.rounding import KvDtype
 from gemma_thor_ros.schema import ConfigError, ErrorCode, Request, RequestError, SamplingParams
 from gemma_thor_ros.text.segments import encode_segments, split_markers
 from gemma_thor_ros.text.tokenizer import Tokenizer
@@ -231,7 +232,7 @@ def _plan(config: EngineConfig) -> _Plan:
         vocab_size=model_config.vocab_size,
         context_length=context,
         max_context_length=model_config.max_position_embeddings,
-        kv_dtype='float32',
+        kv_dtype=_kv_dtype(config),
         max_sequences=config['engine.max_sequences'],
         device='cpu',
         variant=_variant(config),
@@ -250,6 +251,7 @@ def _plan(config: EngineConfig) -> _Plan:
             model_config,
             source,
             dtype=np.float32,
+            kv_dtype=_kv_dtype(config),
             weight_budget_bytes=int(config['engine.weight_memory'] * 2**30),
             decode_threads=config['engine.threads'] or 1,
             prefill_threads=config['engine.threads'] or 1,
@@ -376,6 +378,11 @@ def _plan_memory(config: EngineConfig, model: ModelConfig, context: int) -> _Pag
 def _variant(config: EngineConfig) -> Literal['large', 'small']:
     # Admission lets only models of the large variant's prompt format in (26B-A4B, 31B, 12B).
     return 'small' if config['model.variant'] == 'small' else 'large'
+
+
+def _kv_dtype(config: EngineConfig) -> KvDtype:
+    asked: KvDtype | Literal['auto'] = config['engine.kv_dtype']
+    return 'float32' if asked == 'auto' else asked
 
 
 def _format_name(checkpoint: Checkpoint) -> str:

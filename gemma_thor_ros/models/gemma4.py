@@ -21,9 +21,10 @@ from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.kv_cache import KVCache
 from gemma_thor_ros.models.rows import RowPlan, plan_rows
 from gemma_thor_ros.models.workspace import Activations, Workspace
+from gemma_thor_ros.ops.kv_append import fp8_scales
 from gemma_thor_ros.ops.linear import LinearWeight, StoredWeight, TableWeight
 from gemma_thor_ros.ops.moe import ExpertWeights
-from gemma_thor_ros.ops.rounding import Rounding, round_to_bf16
+from gemma_thor_ros.ops.rounding import KvDtype, Rounding, round_to_bf16
 from gemma_thor_ros.ops.table import OpTable, WeightLoader, cpu_op_table
 from gemma_thor_ros.schema import ConfigError
 
@@ -53,6 +54,7 @@ class _Layer:
     input_layernorm: Array                   # (H,)
     qkv_proj: LinearWeight                   # ((Q + KV [+ KV]) D, H)
     qk_norm: Array                           # (Q + KV, D) q_norm, k_norm repeated per head
+    kv_scales: tuple[Array, Array]           # (KV,) of k and of v, for an FP8 cache
     o_proj: LinearWeight                     # (H, Q D)
     post_attention_layernorm: Array          # (H,)
     pre_feedforward_layernorm: Array         # (H,)
@@ -68,13 +70,15 @@ class Gemma4:
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, StoredWeight],
                  dtype: npt.DTypeLike = np.float32, rounding: Rounding = 'none', *,
+                 kv_dtype: KvDtype | None = None,
                  decode_threads: int = 1, prefill_threads: int = 1,
                  weight_budget_bytes: int = DEFAULT_WEIGHT_BUDGET_BYTES) -> None:
         """Take the weights in.
 
         weights: canonical name -> stored weight, experts stacked. dtype float32, or float64 for
-        the oracle; rounding 'device' rounds where a CUDA device stores bf16. Threads are the
-        BLAS's, for steps without and with prompt rows. Weights over the budget are dequantised at
+        the oracle; rounding 'device' rounds where a CUDA device stores bf16. kv_dtype: what K and
+        V are rounded to, None for bf16 with 'device' and else nothing. Threads are the BLAS's, for
+        steps without and with prompt rows. Weights over the budget are dequantised at
         every use.
         """
         self.config = config
@@ -90,7 +94,7 @@ class Gemma4:
         self._embed_scale = float(round_to_bf16(root)[0])
         self._workspace = Workspace(config, dtype)
         self.ops: OpTable = cpu_op_table(dtype, rounding, decode_threads=decode_threads,
-                                         prefill_threads=prefill_threads)
+                                         prefill_threads=prefill_threads, kv_dtype=kv_dtype)
 
     @property
     def vocab_size(self) -> int:
@@ -161,7 +165,7 @@ class _Step:
         ops.rms_norm(act.normed, act.residual, layer.input_layernorm, self.eps)
         ops.linear(act.qkv[kind], act.normed, layer.qkv_proj, split)
         ops.kv_append(act.q[kind], k_pages, v_pages, act.qkv[kind], layer.qk_norm, cos, sin,
-                      self.where[kind], self.eps)
+                      self.where[kind], self.eps, layer.kv_scales)
         ops.attention(act.attended[kind], act.q[kind], k_pages, v_pages, self.attend[kind])
         ops.linear(act.branch, act.attended[kind].reshape(self.plan.num_rows, -1), layer.o_proj,
                    split)
@@ -229,6 +233,7 @@ def _load_layer(config: ModelConfig, weights: Mapping[str, StoredWeight], index:
         kind=shape.layer_type,
         qkv_proj=loader.linear(*(get(f'self_attn.{name}') for name in projections)),
         qk_norm=np.concatenate(norms),
+        kv_scales=fp8_scales(norms[1][0], shape.num_kv_heads),
         o_proj=loader.linear(get('self_attn.o_proj')),
         gate_up_proj=loader.linear(get('mlp.gate_proj'), get('mlp.up_proj')),
         down_proj=loader.linear(get('mlp.down_proj')),

@@ -19,7 +19,14 @@ import numpy.typing as npt
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.rms_norm import inverse_rms
-from gemma_thor_ros.ops.rounding import Array, Rounding, stored
+from gemma_thor_ros.ops.rounding import (
+    Array,
+    KvDtype,
+    Rounding,
+    e4m3_scale,
+    stored,
+    stored_kv,
+)
 from gemma_thor_ros.ops.scratch import Scratch
 from gemma_thor_ros.ops.shapes import check
 
@@ -46,14 +53,17 @@ def rope_table(positions: npt.NDArray[Any], theta: float, head_dim: int, num_pai
 
 
 def kv_append_ref(q: Array, k_pages: Array, v_pages: Array, qkv: Array, norm_weight: Array,
-                  cos: Array, sin: Array, where: PageRows, eps: float, *, scratch: Scratch,
-                  rounding: Rounding = 'none') -> None:
+                  cos: Array, sin: Array, where: PageRows, eps: float,
+                  kv_scales: tuple[Array, Array] | None = None, *, scratch: Scratch,
+                  rounding: Rounding = 'none', kv_dtype: KvDtype | None = None) -> None:
     """Write q (T, Q, D) and the rows' K and V pages (P, S, KV, D).
 
     qkv (T, (Q + KV [+ KV]) D) raw projections; norm_weight (Q + KV, D) is q_norm and k_norm
-    repeated per head; cos, sin (T, 1, pairs). 'device' rounds q to bf16 and k, v to the cache
-    type.
+    repeated per head; cos, sin (T, 1, pairs); kv_scales (KV,) of k and of v, for 'fp8'. 'device'
+    rounds q to bf16; k and v are rounded once to kv_dtype (None: bf16 for 'device', else float32).
     """
+    kv_dtype = kv_dtype or ('bf16' if rounding == 'device' else 'float32')
+    k_scales, v_scales = kv_scales or (None, None)
     num_tokens, num_q_heads, head_dim = q.shape
     num_kv_heads = k_pages.shape[2]
     num_roped = num_q_heads + num_kv_heads
@@ -64,15 +74,27 @@ def kv_append_ref(q: Array, k_pages: Array, v_pages: Array, qkv: Array, norm_wei
     np.multiply(heads[:, :num_roped], scale[:, :num_roped], out=qk)
     qk *= norm_weight
     _rotate(qk, cos, sin, scratch)
-    stored(qk, rounding)
     q[...] = qk[:, :num_q_heads]
+    stored(q, rounding)
+    stored_kv(qk[:, num_q_heads:], kv_dtype, k_scales)
 
     v = scratch.get('kv_append_v', num_tokens, num_kv_heads, head_dim)
     raw = slice(-num_kv_heads, None)
     np.multiply(heads[:, raw], scale[:, raw], out=v)
-    stored(v, rounding)
+    stored_kv(v, kv_dtype, v_scales)
     k_pages[where.pages, where.slots] = qk[where.rows, num_q_heads:]
     v_pages[where.pages, where.slots] = v[where.rows]
+
+
+def fp8_scales(k_norm: Array, num_kv_heads: int) -> tuple[Array, Array]:
+    """(KV,) scales of k and of v for an FP8 cache, from the weights alone; k_norm (D,).
+
+    A normed head has a 2-norm of at most sqrt(D), a rope keeps it, and k_norm stretches it by at
+    most its largest weight: so nothing ever saturates, whatever a page will hold.
+    """
+    longest = k_norm.size ** 0.5 * 1.001                 # the norm's own rounding
+    k_scale = e4m3_scale(longest * float(np.abs(k_norm).max()))
+    return np.full(num_kv_heads, k_scale), np.full(num_kv_heads, e4m3_scale(longest))
 
 
 def _rotate(x: Array, cos: Array, sin: Array, scratch: Scratch) -> None:

@@ -35,7 +35,7 @@ from gemma_thor_ros.ops.linear import (
 from gemma_thor_ros.ops.moe import ExpertWeights, moe_ref
 from gemma_thor_ros.ops.moe_route import moe_route_ref
 from gemma_thor_ros.ops.rms_norm import rms_norm_add_ref, rms_norm_ref, rms_norm_sum_ref
-from gemma_thor_ros.ops.rounding import Rounding
+from gemma_thor_ros.ops.rounding import KvDtype, Rounding
 from gemma_thor_ros.ops.scratch import Scratch
 
 Op = Callable[..., Any]
@@ -115,8 +115,12 @@ class _Threads:
 
 
 def cpu_op_table(dtype: npt.DTypeLike, rounding: Rounding, *, decode_threads: int = 1,
-                 prefill_threads: int = 1, tiles: RowTiles = CPU_TILES) -> OpTable:
-    """The NumPy twins as a device. dtype float32, or float64 for the oracle."""
+                 prefill_threads: int = 1, tiles: RowTiles = CPU_TILES,
+                 kv_dtype: KvDtype | None = None) -> OpTable:
+    """The NumPy twins as a device. dtype float32, or float64 for the oracle.
+
+    K and V are rounded to kv_dtype; None: to bf16 for 'device', else not at all.
+    """
     scratch = Scratch(dtype)
     return OpTable(
         dtype=np.dtype(dtype),
@@ -127,7 +131,7 @@ def cpu_op_table(dtype: npt.DTypeLike, rounding: Rounding, *, decode_threads: in
         rms_norm_add=partial(rms_norm_add_ref, scratch=scratch),
         rms_norm_sum=partial(rms_norm_sum_ref, scratch=scratch),
         rope_table=partial(rope_table, dtype=np.dtype(dtype)),
-        kv_append=partial(kv_append_ref, scratch=scratch, rounding=rounding),
+        kv_append=partial(kv_append_ref, scratch=scratch, rounding=rounding, kv_dtype=kv_dtype),
         plan_attention=partial(plan_attention, dtype=np.dtype(dtype)),
         attention=partial(attention_ref, scratch=scratch, rounding=rounding),
         linear=partial(linear_ref, tiles=tiles, rounding=rounding),

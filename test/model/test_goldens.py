@@ -126,8 +126,8 @@ def v_from(change: Callable[[Array, Array, Array], Array]) -> Callable[[Gemma4],
     def plant(model: Gemma4) -> None:
         def wrap(right: Callable[..., Any]) -> Callable[..., Any]:
             def append(q: Array, k_pages: Array, v_pages: Array, qkv: Array, norm: Array,
-                       cos: Array, sin: Array, where: Any, eps: float) -> None:
-                right(q, k_pages, v_pages, qkv, norm, cos, sin, where, eps)
+                       cos: Array, sin: Array, where: Any, eps: float, *rest: Any) -> None:
+                right(q, k_pages, v_pages, qkv, norm, cos, sin, where, eps, *rest)
                 heads = qkv.reshape(qkv.shape[0], -1, q.shape[2])[where.rows]
                 raw = heads[:, -k_pages.shape[2]:]
                 keys = k_pages[where.pages, where.slots]

@@ -4,7 +4,7 @@
 
 Short runs by hypothesis, which finds the edges and shrinks what fails, and long random ones on
 very few pages. The undisturbed answer is that of a loop without engine, pages and neighbours
-(random logits), or of a fresh engine (tiny Gemma 4).
+(random logits), or of a fresh engine (tiny Gemma 4 with an FP8 or bf16 cache).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ ANSWERS: dict[tuple[Any, ...], Answer] = {}
 def model(name: str) -> Any:
     if name == 'hash':
         return HashModel(sliding_window=WINDOW)
-    raw, rounding = (TINY_MOE, 'device') if name == 'moe' else (TINY_DENSE, 'none')
-    return random_model({**raw, 'sliding_window': WINDOW}, rounding=rounding)
+    raw, rounding, kv_dtype = (
+        (TINY_MOE, 'device', 'bf16') if name == 'moe' else (TINY_DENSE, 'none', 'fp8'))
+    return random_model({**raw, 'sliding_window': WINDOW}, rounding=rounding, kv_dtype=kv_dtype)
 
 
 def reference(name: str, request: Request) -> Answer:
