@@ -42,7 +42,7 @@ run: setup ## the node, the HTTP endpoint and a demo robot, with a chat in this 
 
 .PHONY: test
 test: setup ## the linters and all tests that need no GPU
-	@scripts/run_tests.sh --venv $(VENV) lint unit model server ros \
+	@scripts/run_tests.sh --venv $(VENV) lint unit model server web ros \
 	  $(if $(wildcard test/kernels/test_*.py),kernels)
 
 .PHONY: test-numpy1

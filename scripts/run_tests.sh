@@ -5,7 +5,7 @@
 # Run the linters and the test tiers against the installed package: all that were named, also
 # after a failure. The last lines are each tier's result.
 #
-#   scripts/run_tests.sh [--venv FOLDER] [lint] [unit] [model] [server] [ros] [kernels] ...
+#   scripts/run_tests.sh [--venv FOLDER] [lint] [unit] [model] [server] [web] [ros] [kernels] ...
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -65,6 +65,7 @@ for part in "$@"; do
   case $part in
     lint) lint ;;
     ros) tier ros scripts/ros_sandbox.sh timeout -s KILL "$ros_limit_s" ;;
+    web) scripts/install_web_test.sh; tier web env ;;
     *) tier "$part" env ;;
   esac
 done

@@ -26,6 +26,7 @@ from gemma_thor_ros.server.openai_types import (
     ModelCard,
     ModelList,
 )
+from gemma_thor_ros.server.page import page_router
 from gemma_thor_ros.server.response_routes import response_router
 from gemma_thor_ros.server.security import Gate, request_id
 from gemma_thor_ros.server.service import Service
@@ -48,6 +49,7 @@ def create_app(runtime: Runtime, config: EngineConfig, api_key: str = '') -> ASG
     app.include_router(_generation_router(service))
     app.include_router(response_router(service))
     app.include_router(token_router(service, openapi.problems(400, 404)))
+    app.include_router(page_router())
     openapi.install(app, with_key=bool(api_key))
     if config['http.allowed_origins']:
         app.add_middleware(
