@@ -54,6 +54,8 @@ def form_of(names: Container[str], module: str) -> Form | None:
         return Form.INT4 if has_shape else Form.COMPRESSED_TENSORS
     if f'{module}.weight_scale_2' in names:
         return Form.MODELOPT
+    if f'{module}.weight_global_scale' in names:         # its codes are missing: say so
+        return Form.COMPRESSED_TENSORS
     if f'{module}.scales' in names:
         return Form.MLX
     if f'{module}.weight_scale' in names or f'{module}.weight_scale_inv' in names:
@@ -71,6 +73,8 @@ def check_dense(tensors: TensorFiles, name: str, shape: Shape) -> str:
 
 def check_nvfp4(tensors: TensorFiles, module: str, shape: Shape, form: Form) -> list[str]:
     """The on-disk names of a quantised (N, M) module, if all fit; else ConfigError."""
+    if form is Form.FP8 and _holds_codes(tensors, module):
+        form = Form.MODELOPT                             # its global scale is missing: name it
     if form not in _NVFP4_SUFFIXES:
         raise ConfigError(f'{tensors.folder}: {module!r} is {form.value}; {_SUPPORTED_TEXT}')
     rows, columns = shape
@@ -82,6 +86,12 @@ def check_nvfp4(tensors: TensorFiles, module: str, shape: Shape, form: Form) -> 
     _check(tensors, scales, (rows, columns // GROUP_SIZE), ('F8_E4M3',))
     _check(tensors, scale, (1,), ('F32',), or_scalar=True)
     return [packed, scales, scale]
+
+
+def _holds_codes(tensors: TensorFiles, module: str) -> bool:
+    """Tell whether a module's weight is packed 4-bit codes rather than FP8 numbers."""
+    weight = f'{module}.weight'
+    return weight in tensors and tensors[weight].dtype == 'U8'
 
 
 def nvfp4_specs(module: str, shape: Shape, convention: Convention,
