@@ -139,6 +139,8 @@ class Runtime:
     def _load(self, plan: _Plan) -> None:
         started = time.monotonic()
         try:
+            self._report(0.0, 'reading the tokenizer')
+            tokenizer = plan.read_tokenizer()
             model, engine_limits = plan.build(self._report)
             self._report(0.95, 'starting the engine')
             engine = Engine(model, **engine_limits)
@@ -146,7 +148,7 @@ class Runtime:
             self._engine = engine
             if plan.warm_up:
                 _warm_up(engine)
-            self.chat = Chat(engine, plan.tokenizer, plan.info, self._config)
+            self.chat = Chat(engine, tokenizer, plan.info, self._config)
         except _Aborted:
             return
         except (ConfigError, MemoryError, OSError) as error:
@@ -190,7 +192,7 @@ class _Plan:
     """What a load will do, checked."""
 
     info: ModelInfo
-    tokenizer: Tokenizer
+    read_tokenizer: Callable[[], Tokenizer]  # takes a second on a vocabulary of 262,144
     build: Callable[[Report], tuple[Any, dict[str, Any]]]
     warm_up: bool = True
 
@@ -215,12 +217,8 @@ def _plan(config: EngineConfig) -> _Plan:
     except ConfigError as error:
         raise ConfigError(f'{folder / "config.json"}: {error}') from error
     weights = checkpoint.text_weights()
-    tokenizer = Tokenizer.from_folder(folder)
-    if tokenizer.vocab_size > model_config.vocab_size:
-        raise ConfigError(
-            f'{folder / "tokenizer.json"} has {tokenizer.vocab_size:,} tokens, config.json says '
-            f'vocab_size {model_config.vocab_size:,}'
-        )
+    if not (folder / 'tokenizer.json').is_file():
+        raise ConfigError(f'{folder / "tokenizer.json"}: no such tokenizer file')
     context = _context_length(config, model_config.max_position_embeddings)
     pages = _plan_memory(config, model_config, context)
     info = ModelInfo(
@@ -261,7 +259,17 @@ def _plan(config: EngineConfig) -> _Plan:
             config, context, pages, model_config.stop_ids, model_config.suppress_tokens
         )
 
-    return _Plan(info, tokenizer, build)
+    return _Plan(info, lambda: _read_tokenizer(folder, model_config.vocab_size), build)
+
+
+def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
+    tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.vocab_size > vocab_size:
+        raise ConfigError(
+            f'{folder / "tokenizer.json"} has {tokenizer.vocab_size:,} tokens, config.json says '
+            f'vocab_size {vocab_size:,}'
+        )
+    return tokenizer
 
 
 def _plan_scripted(config: EngineConfig) -> _Plan:
@@ -311,7 +319,7 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
             time.sleep(min(0.05, total))
         return model, _engine_limits(config, context, pages, info.stop_ids, ())
 
-    return _Plan(info, tokenizer, build, warm_up=False)
+    return _Plan(info, lambda: tokenizer, build, warm_up=False)
 
 
 def _engine_limits(
