@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,23 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
+from gemma_thor_ros.cli.talk import Answer, ChatError, Conversation, Message, Piece, reason
 from gemma_thor_ros.schema import ConfigError
 
-HELP = """/help          this list
-/reset         forget the conversation
-/think on|off  let the model think
-/system TEXT   set the system message and start anew
-/quit          leave (also Ctrl-D)"""
+HELP = """/help            this list
+/reset           forget the conversation
+/system TEXT     set the system message and start anew
+/think on|off    let the model think
+/set NAME VALUE  a setting of the request, as temperature 0.2; without VALUE: the server's own
+/settings        what is set
+/tools FILE      tools for the model, a JSON list; without FILE: none
+/undo            take back the last message and its answer
+/retry           answer the last message again
+/save FILE       write the conversation as JSON messages; /load FILE reads it back
+/quit            leave (also Ctrl-D)
+A line that ends with \\ goes on in the next one. Ctrl-C stops an answer."""
+NO_RESULT = 'no result'
+MAX_ROUNDS = 20
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -38,6 +47,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument('--model', default='', help='model name (default: the first one served)')
     parser.add_argument('--api-key-file', type=Path, help='file with the API key')
     parser.add_argument('--system', default='', help='system message')
+    parser.add_argument('--tools', type=Path, help='file with tools, a JSON list as OpenAI has it')
     parser.add_argument('--prompt', help='run one turn with this user message and end')
     parser.add_argument('--temperature', type=float, help="default: the server's")
     parser.add_argument('--max-tokens', type=int, help="default: the server's")
@@ -50,233 +60,199 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Chat; 0 = done, 1 = the server refused or failed, 2 = bad usage."""
+    console = Console(highlight=False, soft_wrap=True)
     headers = {}
     if options.api_key_file:
-        try:
-            headers['Authorization'] = f'Bearer {options.api_key_file.read_text().strip()}'
-        except OSError as error:
-            raise ConfigError(f'--api-key-file: {error}') from error
-    console = Console(highlight=False, soft_wrap=True)
+        headers['Authorization'] = f'Bearer {_read(options.api_key_file, "--api-key-file")}'
     limits = httpx.Timeout(options.timeout, connect=5.0)
-    with httpx.Client(base_url=options.url.rstrip('/'), headers=headers, timeout=limits) as http:
-        talk = Conversation(http, options)
+    base_url = options.url.rstrip('/') + '/'
+    with httpx.Client(base_url=base_url, headers=headers, timeout=limits) as http:
+        talk = Conversation(http, options.model, options.system)
+        talk.thinking = True if options.think else None
+        for name in ('temperature', 'max_tokens', 'seed'):
+            if getattr(options, name) is not None:
+                talk.settings[name] = getattr(options, name)
+        if options.tools:
+            talk.tools = _read_list(options.tools, '--tools')
         try:
             if not talk.model:
-                talk.model = http.get('/models').raise_for_status().json()['data'][0]['id']
+                talk.find_model()
             prompt = options.prompt
             if prompt is None and not sys.stdin.isatty():
                 prompt = sys.stdin.read()
             if prompt is not None:
                 return _one_turn(talk, prompt, console, options.json)
-            return _loop(talk, console)
+            return Session(talk, console).run()
         except (httpx.HTTPError, ChatError) as error:
-            print(f'gemma-thor chat: {options.url}: {_reason(error)}', file=sys.stderr)
+            print(f'gemma-thor chat: {options.url}: {reason(error)}', file=sys.stderr)
             return 1
-
-
-class ChatError(Exception):
-    """The server answered with an error."""
-
-
-@dataclass
-class Piece:
-    """A piece of a streamed answer."""
-
-    text: str = ''
-    reasoning: str = ''
-    usage: dict[str, Any] | None = None
-
-
-@dataclass
-class Answer:
-    """A whole answer."""
-
-    text: str = ''
-    reasoning: str = ''
-    tool_calls: list[dict[str, Any]] = field(default_factory=list)
-    usage: dict[str, Any] = field(default_factory=dict)
-    finish_reason: str = ''
-    first_token_s: float = 0.0
-    seconds: float = 0.0
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Rate after the first token."""
-        tokens = self.usage.get('completion_tokens', 0)
-        decode = self.seconds - self.first_token_s
-        return (tokens - 1) / decode if tokens > 1 and decode > 0 else 0.0
-
-
-class Conversation:
-    """History and settings of one conversation over HTTP."""
-
-    def __init__(self, http: httpx.Client, options: argparse.Namespace) -> None:
-        self._http = http
-        self._options = options
-        self.model: str = options.model
-        self.thinking: bool = options.think
-        self.messages: list[dict[str, Any]] = []
-        self.reset(options.system)
-
-    def reset(self, system: str | None = None) -> None:
-        """Forget the conversation; None keeps the system message."""
-        first = (
-            self.messages[:1] if self.messages[:1] and self.messages[0]['role'] == 'system' else []
-        )
-        if system is not None:
-            first = [{'role': 'system', 'content': system}] if system else []
-        self.messages = first
-
-    def turn(self, prompt: str, answer: Answer) -> Iterator[Piece]:
-        """Send a user message; yield the pieces and fill `answer`.
-
-        Raises:
-            ChatError: the server's own words. httpx.HTTPError: no connection.
-        """
-        body: dict[str, Any] = {
-            'model': self.model,
-            'messages': [*self.messages, {'role': 'user', 'content': prompt}],
-            'stream': True,
-            'stream_options': {'include_usage': True},
-            'chat_template_kwargs': {'enable_thinking': self.thinking},
-        }
-        for name in ('temperature', 'max_tokens', 'seed'):
-            if getattr(self._options, name) is not None:
-                body[name] = getattr(self._options, name)
-        started = time.monotonic()
-        with self._http.stream('POST', '/chat/completions', json=body) as response:
-            if response.status_code != 200:
-                response.read()
-                raise ChatError(_error_text(response))
-            for line in response.iter_lines():
-                if not line.startswith('data: ') or line == 'data: [DONE]':
-                    continue
-                piece = _take(json.loads(line[6:]), answer)
-                if (piece.text or piece.reasoning) and not answer.first_token_s:
-                    answer.first_token_s = time.monotonic() - started
-                yield piece
-        answer.seconds = time.monotonic() - started
-        self.messages += [
-            {'role': 'user', 'content': prompt},
-            {'role': 'assistant', 'content': answer.text},
-        ]
-
-
-def _take(event: dict[str, Any], answer: Answer) -> Piece:
-    """Add a stream event to the answer and return what it shows."""
-    if 'error' in event:
-        raise ChatError(str(event['error'].get('message', event['error'])))
-    answer.usage = event.get('usage') or answer.usage
-    if not event.get('choices'):
-        return Piece(usage=answer.usage)
-    choice = event['choices'][0]
-    answer.finish_reason = choice.get('finish_reason') or answer.finish_reason
-    delta = choice.get('delta') or {}
-    piece = Piece(delta.get('content') or '', delta.get('reasoning_content') or '')
-    answer.text += piece.text
-    answer.reasoning += piece.reasoning
-    for call in delta.get('tool_calls') or []:
-        while len(answer.tool_calls) <= call['index']:
-            answer.tool_calls.append({'id': '', 'name': '', 'arguments': ''})
-        entry, function = answer.tool_calls[call['index']], call.get('function') or {}
-        entry['id'] = call.get('id') or entry['id']
-        entry['name'] = function.get('name') or entry['name']
-        entry['arguments'] += function.get('arguments') or ''
-    return piece
 
 
 def _one_turn(talk: Conversation, prompt: str, console: Console, as_json: bool) -> int:
     answer = Answer()
+    pieces = talk.turn([{'role': 'user', 'content': prompt}], answer)
     if as_json:
-        for _ in talk.turn(prompt, answer):
+        for _ in pieces:
             pass
-        print(
-            json.dumps(
-                {
-                    'text': answer.text,
-                    'reasoning': answer.reasoning,
-                    'tool_calls': answer.tool_calls,
-                    'finish_reason': answer.finish_reason,
-                    'usage': answer.usage,
-                },
-                ensure_ascii=False,
-            )
-        )
-        return 0
-    _show(talk.turn(prompt, answer), answer, console)
+        print(json.dumps(answer.as_dict(), ensure_ascii=False))
+    else:
+        _show(pieces, answer, console)
     return 0
 
 
-def _loop(talk: Conversation, console: Console) -> int:
-    console.print(f'{talk.model}. /help lists the commands.', style='dim')
-    while True:
-        try:
-            line = console.input('[bold]> [/bold]').strip()
-        except (EOFError, KeyboardInterrupt):
-            console.print()
-            return 0
-        if not line:
-            continue
-        if line.startswith('/'):
-            if _command(talk, line, console):
+class Session:
+    """The loop at a terminal: lines become turns or commands."""
+
+    def __init__(self, talk: Conversation, console: Console) -> None:
+        self._talk = talk
+        self._console = console
+
+    def run(self) -> int:
+        """Talk until the user leaves."""
+        with contextlib.suppress(ImportError):  # line editing and history, where there is one
+            import readline  # noqa: F401
+        self._say(f'{self._talk.model}. /help lists the commands.')
+        while True:
+            try:
+                line = self._line()
+            except (EOFError, KeyboardInterrupt):
+                self._console.print()
                 return 0
-            continue
-        answer = Answer()
+            if line.startswith('/'):
+                if line.split()[0] in ('/quit', '/exit'):
+                    return 0
+                try:
+                    self._command(line)
+                except (ConfigError, OSError) as error:
+                    self._complain(str(error))
+            elif line:
+                self._user_turn(line)
+
+    def _line(self) -> str:
+        """Read a line; one that ends with a backslash goes on."""
+        line = self._console.input('[bold]> [/bold]')
+        while line.endswith('\\'):
+            line = line[:-1] + '\n' + self._console.input('[bold]… [/bold]')
+        return line.strip()
+
+    def _user_turn(self, text: str) -> None:
+        """Answer a message; while the model calls tools, ask for their results."""
+        new: list[Message] = [{'role': 'user', 'content': text}]
+        for _ in range(MAX_ROUNDS):
+            answer = Answer()
+            try:
+                _show(self._talk.turn(new, answer), answer, self._console)
+            except KeyboardInterrupt:  # closes the connection, and so ends the request
+                self._say('\n(stopped)')
+                return
+            except (httpx.HTTPError, ChatError) as error:
+                self._complain(reason(error))
+                return
+            if answer.finish_reason != 'tool_calls' or not answer.tool_calls:
+                return
+            try:
+                new = [self._result_of(call) for call in answer.tool_calls]
+            except (EOFError, KeyboardInterrupt):
+                self._say('\n(no results given)')
+                return
+
+    def _result_of(self, call: dict[str, Any]) -> Message:
+        result = self._console.input(f'[cyan]result of {call["name"]}: [/cyan]').strip()
+        return {'role': 'tool', 'tool_call_id': call['id'], 'content': result or NO_RESULT}
+
+    def _command(self, line: str) -> None:
+        word, _, rest = line.partition(' ')
+        rest = rest.strip()
+        talk = self._talk
+        if word == '/reset':
+            talk.reset()
+        elif word == '/system':
+            talk.reset(rest)
+        elif word == '/think' and rest in ('on', 'off'):
+            talk.thinking = rest == 'on'
+        elif word == '/set' and rest:
+            self._set(rest)
+        elif word == '/settings':
+            shown = {'model': talk.model, 'thinking': talk.thinking, **talk.settings}
+            names = [tool['function']['name'] for tool in talk.tools if 'function' in tool]
+            self._say(json.dumps({**shown, 'tools': names}, ensure_ascii=False))
+        elif word == '/tools':
+            talk.tools = _read_list(Path(rest), '/tools') if rest else []
+            self._say(f'{len(talk.tools)} tools')
+        elif word == '/undo':
+            self._say('taken back' if talk.undo() else 'there is nothing to take back')
+        elif word == '/retry':
+            if text := talk.undo():
+                self._user_turn(text)
+        elif word == '/save' and rest:
+            text = json.dumps(talk.messages, ensure_ascii=False, indent=1)
+            Path(rest).write_text(text + '\n', encoding='utf-8')
+            self._say(f'{len(talk.messages)} messages written')
+        elif word == '/load' and rest:
+            talk.messages = _read_list(Path(rest), '/load')
+            self._say(f'{len(talk.messages)} messages read')
+        else:
+            self._say(HELP)
+
+    def _set(self, rest: str) -> None:
+        name, _, value = rest.partition(' ')
+        if not value:
+            self._talk.settings.pop(name, None)
+            return
         try:
-            _show(talk.turn(line, answer), answer, console)
-        except KeyboardInterrupt:  # closes the connection, and so ends the request
-            console.print('\n(stopped)', style='dim')
-        except (httpx.HTTPError, ChatError) as error:
-            console.print(Text(_reason(error), style='red'))
+            self._talk.settings[name] = json.loads(value)
+        except ValueError:
+            self._talk.settings[name] = value
 
+    def _say(self, text: str) -> None:
+        self._console.print(text, style='dim', markup=False)
 
-def _command(talk: Conversation, line: str, console: Console) -> bool:
-    """Run a /command; True = leave."""
-    word, _, rest = line.partition(' ')
-    if word == '/quit':
-        return True
-    if word == '/reset':
-        talk.reset()
-    elif word == '/system':
-        talk.reset(rest)
-    elif word == '/think' and rest in ('on', 'off'):
-        talk.thinking = rest == 'on'
-    else:
-        console.print(HELP, style='dim', markup=False)
-    return False
+    def _complain(self, text: str) -> None:
+        self._console.print(Text(text, style='red'))
 
 
 def _show(pieces: Iterator[Piece], answer: Answer, console: Console) -> None:
+    thinking = False
     for piece in pieces:
         if piece.reasoning:
+            thinking = True
             console.print(Text(piece.reasoning, style='dim italic'), end='')
         if piece.text:
-            if answer.reasoning and answer.text == piece.text:
+            if thinking:
+                thinking = False
                 console.print()
             console.print(Text(piece.text), end='')
     console.print()
     for call in answer.tool_calls:
         console.print(Text(f'  {call["name"]}({call["arguments"]})', style='cyan'))
-    tokens = answer.usage.get('completion_tokens', 0)
-    console.print(
-        Text(
-            f'{tokens} tokens, {answer.tokens_per_s:.0f} tok/s, first after '
-            f'{answer.first_token_s * 1000:.0f} ms',
-            style='dim',
-        )
-    )
+    console.print(Text(', '.join(_facts(answer)), style='dim'))
 
 
-def _error_text(response: httpx.Response) -> str:
+def _facts(answer: Answer) -> list[str]:
+    facts = [f'{answer.usage.get("completion_tokens", 0)} tokens']
+    if answer.tokens_per_s:
+        facts.append(f'{answer.tokens_per_s:.0f} tok/s')
+    if answer.first_token_s:
+        facts.append(f'first after {answer.first_token_s * 1000:.0f} ms')
+    if answer.accepted_share is not None:
+        facts.append(f'{answer.accepted_share:.0%} of drafts kept')
+    if answer.finish_reason == 'length':
+        facts.append('cut at the token limit')
+    return facts
+
+
+def _read(path: Path, what: str) -> str:
     try:
-        return str(response.json()['error']['message'])
-    except (ValueError, KeyError, TypeError):
-        return f'status {response.status_code}: {response.text[:200]}'
+        return path.expanduser().read_text(encoding='utf-8').strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f'{what}: {error}') from error
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, httpx.HTTPStatusError):
-        return _error_text(error.response)
-    if isinstance(error, httpx.ConnectError):
-        return 'no server answers there; `gemma-thor run` starts one'
-    return str(error) or type(error).__name__
+def _read_list(path: Path, what: str) -> list[Any]:
+    try:
+        value = json.loads(_read(path, what))
+    except ValueError as error:
+        raise ConfigError(f'{what} {path}: not JSON: {error}') from error
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise ConfigError(f'{what} {path}: a JSON list of objects is wanted')
+    return value
