@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from gemma_thor_ros import validate
@@ -31,6 +32,7 @@ from gemma_thor_ros.schema import (
     RequestError,
     SamplingParams,
 )
+from gemma_thor_ros.session_files import SavedSession, SessionFolder
 from gemma_thor_ros.sessions import (
     Message,
     SessionStore,
@@ -229,6 +231,49 @@ class Chat:
         for request_id in self._sessions.reset(session_id, remove):
             self._engine.cancel(request_id)
         return count
+
+    def save_session(self, session_id: str, name: str = '') -> tuple[str, int]:
+        """Write a session to session.folder; return the file's name without folder and its bytes.
+
+        A running request of the session is not in it. Raises RequestError: UNKNOWN_SESSION,
+        UNSUPPORTED without a folder, INVALID_REQUEST for a bad name, ENGINE for a disk that fails.
+        """
+        folder = self._session_folder()
+        session = self._sessions.get(session_id)
+        saved = SavedSession(
+            session.session_id,
+            session.owner,
+            session.created,
+            session.num_tokens,
+            tuple(session.messages),
+        )
+        return name or session_id, folder.write(name or session_id, saved)
+
+    def restore_session(
+        self, name: str, session_id: str = '', overwrite: bool = False
+    ) -> SessionView:
+        """Read a saved session, under its own id or another one.
+
+        Raises RequestError: UNKNOWN_SESSION when there is no such file; INVALID_REQUEST when it is
+        no saved session or the id is taken; BUSY; UNSUPPORTED without a folder.
+        """
+        saved = self._session_folder().read(name)
+        validate.check_messages(saved.messages, self._config)
+        return self._sessions.restore(
+            session_id or saved.session_id,
+            saved.owner,
+            saved.messages,
+            saved.num_tokens,
+            overwrite,
+        )
+
+    def _session_folder(self) -> SessionFolder:
+        folder = self._config['session.folder']
+        if not folder:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED, 'session.folder is not set: sessions can not be saved'
+            )
+        return SessionFolder(Path(folder).expanduser())
 
     def close(self) -> None:
         """End the timer thread; the engine is stopped by its owner."""

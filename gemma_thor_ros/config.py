@@ -216,6 +216,7 @@ SETTINGS: tuple[Setting, ...] = (
         262144,
         unit='tokens',
     ),
+    _s('session.folder', '', 'Folder for saved sessions; empty = sessions can not be saved.'),
     _s(
         'session.max_sessions',
         64,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemma_thor_ros.schema import ErrorCode, RequestError
@@ -64,13 +64,7 @@ class SessionStore:
             RequestError: BUSY while another request of the session runs, or when all sessions are
                 busy; INVALID_REQUEST for an id that is too long.
         """
-        if len(session_id) > MAX_SESSION_ID:
-            raise RequestError(
-                ErrorCode.INVALID_REQUEST,
-                f'session_id has {len(session_id)} characters, at '
-                f'most {MAX_SESSION_ID} are allowed',
-                'session_id',
-            )
+        _check_id(session_id)
         with self._lock:
             self._expire()
             session = self._sessions.get(session_id)
@@ -80,11 +74,7 @@ class SessionStore:
                     session_id, owner, created=self._clock()
                 )
             if session.busy:
-                raise RequestError(
-                    ErrorCode.BUSY,
-                    f'session {session_id!r} is busy with request {session.busy}',
-                    'session_id',
-                )
+                raise _busy(session)
             session.busy = request_id
             session.last_used = self._clock()
             return list(session.messages)
@@ -134,9 +124,7 @@ class SessionStore:
         with self._lock:
             self._expire()
             if session_id != '*' and session_id not in self._sessions:
-                raise RequestError(
-                    ErrorCode.UNKNOWN_SESSION, f'there is no session {session_id!r}', 'session_id'
-                )
+                raise _unknown(session_id)
             names = list(self._sessions) if session_id == '*' else [session_id]
             running = [self._sessions[name].busy for name in names if self._sessions[name].busy]
             for name in names:
@@ -156,19 +144,7 @@ class SessionStore:
         with self._lock:
             self._expire()
             return sorted(
-                (
-                    SessionView(
-                        s.session_id,
-                        s.owner,
-                        len(s.messages),
-                        s.num_tokens,
-                        s.created,
-                        s.last_used,
-                        bool(s.busy),
-                    )
-                    for s in self._sessions.values()
-                ),
-                key=lambda view: -view.last_used,
+                map(_view, self._sessions.values()), key=lambda view: -view.last_used
             )
 
     def history(self, session_id: str) -> list[Message]:
@@ -180,10 +156,53 @@ class SessionStore:
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
-                raise RequestError(
-                    ErrorCode.UNKNOWN_SESSION, f'there is no session {session_id!r}', 'session_id'
-                )
+                raise _unknown(session_id)
             return list(session.messages)
+
+    def get(self, session_id: str) -> Session:
+        """Return a copy of a session, as it was after its last answer.
+
+        Raises:
+            RequestError: UNKNOWN_SESSION.
+        """
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is None:
+                raise _unknown(session_id)
+            return replace(session, messages=list(session.messages))
+
+    def restore(
+        self,
+        session_id: str,
+        owner: str,
+        messages: Sequence[Message],
+        num_tokens: int,
+        overwrite: bool,
+    ) -> SessionView:
+        """Bring a conversation back under an id.
+
+        Raises:
+            RequestError: INVALID_REQUEST when the id is taken and `overwrite` is False, or too
+                long; BUSY when a request of that session runs, or all sessions are busy.
+        """
+        _check_id(session_id)
+        with self._lock:
+            self._expire()
+            old = self._sessions.get(session_id)
+            if old is not None and not overwrite:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST,
+                    f'there is a session {session_id!r} with {len(old.messages)} messages already',
+                    'session_id',
+                )
+            if old is not None and old.busy:
+                raise _busy(old)
+            if old is None:
+                self._make_room()
+            now = self._clock()
+            session = Session(session_id, owner, list(messages), num_tokens, now, now)
+            self._sessions[session_id] = session
+            return _view(session)
 
     def _expire(self) -> None:
         if self._ttl_s > 0:
@@ -202,6 +221,41 @@ class SessionStore:
                 ErrorCode.BUSY, f'all {self._max_sessions} sessions are busy', 'session_id'
             )
         del self._sessions[min(idle, key=lambda s: s.last_used).session_id]
+
+
+def _view(session: Session) -> SessionView:
+    return SessionView(
+        session.session_id,
+        session.owner,
+        len(session.messages),
+        session.num_tokens,
+        session.created,
+        session.last_used,
+        bool(session.busy),
+    )
+
+
+def _check_id(session_id: str) -> None:
+    if len(session_id) > MAX_SESSION_ID:
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST,
+            f'session_id has {len(session_id)} characters, at most {MAX_SESSION_ID} are allowed',
+            'session_id',
+        )
+
+
+def _busy(session: Session) -> RequestError:
+    return RequestError(
+        ErrorCode.BUSY,
+        f'session {session.session_id!r} is busy with request {session.busy}',
+        'session_id',
+    )
+
+
+def _unknown(session_id: str) -> RequestError:
+    return RequestError(
+        ErrorCode.UNKNOWN_SESSION, f'there is no session {session_id!r}', 'session_id'
+    )
 
 
 def leading_system(messages: Sequence[Message]) -> int:
