@@ -27,9 +27,9 @@ _FENCES = ('```', '~~~')
 ABBREVIATIONS = frozenset((
     'dr', 'mr', 'mrs', 'ms', 'prof', 'st', 'sr', 'jr', 'vs', 'etc', 'approx', 'dept', 'fig',
     'figs', 'no', 'nr', 'vol', 'ca', 'cf', 'ed', 'eq', 'eqs', 'e.g', 'i.e', 'eg', 'ie', 'a.m',
-    'p.m', 'u.s', 'u.k', 'inc', 'ltd', 'co', 'max', 'min', 'avg', 'resp', 'incl', 'excl', 'tel', 'ext',
-    'est', 'jan', 'feb', 'mar', 'apr', 'jun', 'jul', 'aug', 'sep', 'sept', 'oct', 'nov', 'dec',
-    'mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun', 'z.b', 'd.h', 'bzw', 'usw', 'ggf',
+    'p.m', 'u.s', 'u.k', 'inc', 'ltd', 'co', 'max', 'min', 'avg', 'resp', 'incl', 'excl', 'tel',
+    'ext', 'est', 'jan', 'feb', 'mar', 'apr', 'jun', 'jul', 'aug', 'sep', 'sept', 'oct', 'nov',
+    'dec', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun', 'z.b', 'd.h', 'bzw', 'usw', 'ggf',
 ))  # fmt: skip
 # Those that may end a sentence too: before a capital letter they do.
 _EITHER = frozenset(
