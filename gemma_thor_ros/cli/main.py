@@ -18,6 +18,7 @@ from gemma_thor_ros.schema import ConfigError, RequestError
 VERBS: dict[str, tuple[str, str]] = {
     'run': ('run', 'start node, endpoint and demo robot, and chat with the robot'),
     'chat': ('chat', 'talk to an endpoint in the terminal'),
+    'bench-http': ('bench_http', 'measure an endpoint: first token, between tokens, throughput'),
     'node': ('node', 'start the ROS node (same as ros2 run gemma_thor_ros llm_node)'),
     'demo-robot': ('demo_robot', 'start the simulated robot'),
     'render': ('render', 'JSON messages on standard input to the exact prompt'),
