@@ -122,7 +122,7 @@ class ToolBridge:
         return self._targets.get(tool_name, '')
 
     def add_stop_listener(self, listener: Callable[[str], None]) -> None:
-        """Call `listener(reason)` in a ROS thread whenever motion becomes inhibited."""
+        """Call `listener(reason)` in a ROS thread whenever the robot becomes stopped."""
         self.guard.add_stop_listener(listener)
 
     def close(self) -> None:
@@ -174,14 +174,15 @@ class ToolBridge:
         self._check_now(run)
 
     def _check_now(self, run: _Run) -> None:
-        if run.canceled:
-            raise CallRefusedError(Outcome.REFUSED_PRECONDITION, 'the request was canceled')
         fault = self.guard.fault()
         if fault:
             raise CallRefusedError(Outcome.UNAVAILABLE, fault)
+        # First, since a stop cancels the request as well.
         stop = self.guard.motion_fault() if run.motion else ''
         if stop:
             raise CallRefusedError(Outcome.REFUSED_STOPPED, f'motion is stopped: {stop}')
+        if run.canceled:
+            raise CallRefusedError(Outcome.REFUSED_PRECONDITION, 'the request was canceled')
 
     def _send(self, run: _Run, checked: CheckedCall) -> ChildLink:
         tool = checked.tool
@@ -223,8 +224,7 @@ class ToolBridge:
                 cancel_until = now + CANCEL_RESULT_S
                 link.cancel()
             if cancel_until and now > cancel_until:
-                run.tell(Step.FINISHED, 'canceled')
-                return self._verdict(run, Outcome.EXECUTED, 'canceled', 'the request was canceled')
+                return self._given_up(run)
             fault = self.guard.lost(link) if now > patience else ''
             if not link.acknowledged and now - begun > GUARD_ANSWER_S:
                 fault = 'the goal guard does not answer'
@@ -233,6 +233,15 @@ class ToolBridge:
             if fault:
                 link.cancel()
                 return self._lost(run, fault)
+
+    def _given_up(self, run: _Run) -> Verdict:
+        """The request has been cancelled; the guard sees to the goal's end."""
+        stop = self.guard.stop_reason() if run.motion else ''
+        status, reason = ('stopped', stop) if stop else ('canceled', 'the request was canceled')
+        if stop:
+            run.tell(Step.STOPPED, status, reason)
+        run.tell(Step.FINISHED, status)
+        return self._verdict(run, Outcome.EXECUTED, status, reason)
 
     def _lost(self, run: _Run, fault: str) -> Verdict:
         """The guard does not hold the goal (any more): cancel it ourselves, and say so."""

@@ -76,7 +76,7 @@ class GuardLink:
         self._lock = threading.Lock()
         self._latest: tuple[GuardState, float] | None = None
         self._stop_listeners: list[Callable[[str], None]] = []
-        self._was_inhibited = True
+        self._was_stopped = False
         self._closed = False
         self._cancel_clients: dict[str, Any] = {}
         self._subscription = node.create_subscription(
@@ -96,7 +96,7 @@ class GuardLink:
                 CancelGoal, f'{target}/{CANCEL_SERVICE}', callback_group=self._group)
 
     def add_stop_listener(self, listener: Callable[[str], None]) -> None:
-        """Call `listener(reason)` in a ROS thread whenever motion becomes inhibited."""
+        """Call `listener(reason)` in a ROS thread whenever the robot becomes stopped."""
         self._stop_listeners.append(listener)
 
     @property
@@ -133,6 +133,11 @@ class GuardLink:
         if state is None or not (state.stopped or state.motion_inhibit):
             return ''
         return state.reason or 'stopped'
+
+    def stop_reason(self) -> str:
+        """Return why the robot is stopped by a stop topic or the latch, or ''."""
+        state = self.state
+        return (state.reason or 'stopped') if state is not None and state.stopped else ''
 
     def starting(self) -> bool:
         """Whether waiting a moment may help: guard and node are still finding each other."""
@@ -196,9 +201,11 @@ class GuardLink:
 
     def _on_state(self, state: GuardState) -> None:
         with self._lock:
+            # A guard that is heard for the first time may still wait for its stop topics.
+            news = self._latest is not None or state.latched
             self._latest = (state, time.monotonic())
-            tell = state.motion_inhibit and not self._was_inhibited
-            self._was_inhibited = state.motion_inhibit
+            tell = state.stopped and not self._was_stopped and news
+            self._was_stopped = state.stopped
         if tell:
             for listener in self._stop_listeners:
                 listener(state.reason)

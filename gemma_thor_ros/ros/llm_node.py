@@ -120,7 +120,7 @@ class LlmNode(LifecycleNode):
         self._on_engine_failed = on_engine_failed
         self._watch = self.create_timer(WATCH_S, self._check_engine, callback_group=control)
         self._heartbeat = Heartbeat(self, lambda: self._active)
-        runner = RequestRunner(
+        runner = self._runner = RequestRunner(
             self,
             self._requests,
             self._counters,
@@ -266,6 +266,7 @@ class LlmNode(LifecycleNode):
             guard=self.config['tools.guard'],
             dry_run=self.config['tools.dry_run'],
         )
+        self._bridge.add_stop_listener(self._runner.stop)
 
     def _start_sidecar(self, runtime: NodeRuntime) -> None:
         if not self.config['http.enabled']:

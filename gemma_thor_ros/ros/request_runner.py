@@ -86,6 +86,21 @@ class RequestRunner:
         """Drop what is kept for a session ('*' = for all): its history has been reset."""
         self._untold.forget(session_id)
 
+    def stop(self, reason: str) -> None:
+        """End the requests that may move the robot, and say so on ~/tool_events."""
+        for running in self._requests.stop(f'the robot was stopped: {reason}'):
+            self._tool_events.publish(
+                msg.ToolEvent(
+                    stamp=self._host.stamp(),
+                    request_id=running.request_id,
+                    session_id=running.session_id,
+                    event=msg.ToolEvent.STOPPED,
+                    status='stopped',
+                    detail=reason,
+                )
+            )
+            _log.warning('request %s ended: the robot was stopped: %s', running.request_id, reason)
+
     def with_system_prompt(self, request: ChatRequest, chat: Chat) -> ChatRequest:
         """Put ros.system_prompt before a conversation that begins without a system message."""
         prompt = self._host.config['ros.system_prompt']
@@ -132,7 +147,9 @@ class RequestRunner:
         timeout_s: float,
     ) -> Answer:
         chat = self._host.require_chat()
-        running = self._requests.begin(request.request_id, request.session_id)
+        running = self._requests.begin(
+            request.request_id, request.session_id, acting=acts is not None
+        )
         try:
             listener.on_begin(running)
             acting = None if acts is None else self._acting(request, acts, running, listener)

@@ -23,11 +23,12 @@ class Cancellable(Protocol):
 
 
 class Running:
-    """One running request."""
+    """One running request; an `acting` one may use the robot's tools."""
 
-    def __init__(self, request_id: str, session_id: str) -> None:
+    def __init__(self, request_id: str, session_id: str, acting: bool = False) -> None:
         self.request_id = request_id
         self.session_id = session_id
+        self.acting = acting
         self.cancelled = threading.Event()
         self.reason = ''
         self.code = ErrorCode.CANCELLED
@@ -77,7 +78,7 @@ class RunningRequests:
         with self._lock:
             self._closed = reason
 
-    def begin(self, request_id: str, session_id: str) -> Running:
+    def begin(self, request_id: str, session_id: str, acting: bool = False) -> Running:
         """Register a request; '' as id makes one.
 
         Raises:
@@ -98,7 +99,7 @@ class RunningRequests:
                     f'request_id {request_id!r} is in use by a running request',
                     'request_id',
                 )
-            running = Running(request_id or uuid.uuid4().hex, session_id)
+            running = Running(request_id or uuid.uuid4().hex, session_id, acting)
             self._requests[running.request_id] = running
             return running
 
@@ -129,6 +130,13 @@ class RunningRequests:
         for running in chosen:
             running.cancel(reason, code)
         return [running.request_id for running in chosen]
+
+    def stop(self, reason: str) -> list[Running]:
+        """End the requests that may move the robot: it was stopped. Return them."""
+        chosen = [running for running in self.all() if running.acting]
+        for running in chosen:
+            running.cancel(reason, ErrorCode.STOPPED)
+        return chosen
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no request is under way; False when the time is over."""

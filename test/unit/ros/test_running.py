@@ -100,3 +100,13 @@ def test_wait_idle():
     assert not requests.wait_idle(0.01)
     threading.Timer(0.05, lambda: requests.end(running)).start()
     assert requests.wait_idle(5.0)
+
+
+def test_a_stop_ends_what_may_act_and_nothing_else():
+    requests = opened()
+    acting, work = requests.begin('a', 's', acting=True), Work()
+    acting.attach(work)
+    talking = requests.begin('b', 's')
+    assert requests.stop('stop pressed') == [acting]
+    assert (acting.reason, acting.code) == ('stop pressed', ErrorCode.STOPPED)
+    assert work.cancels == 1 and not talking.cancelled.is_set()

@@ -1,0 +1,127 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Case D11 seen from the node: a stop ends the tokens of requests that may act, and no others."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from action_msgs.msg import GoalStatus
+from rclpy.qos import QoSProfile
+from std_srvs.srv import SetBool
+
+from gemma_thor_ros.action import Chat
+from gemma_thor_ros.msg import ErrorCode, GuardState, TokenChunk, ToolEvent, ToolVerdict
+from gemma_thor_ros.resources import folder
+from gemma_thor_ros.srv import ReleaseStop
+
+
+def call(distance):
+    return (f'<|tool_call>call:drive{{distance:{distance},unit:<|"|>m<|"|>,'
+            'direction:<|"|>forward<|"|>}<tool_call|>')
+
+
+SCRIPT = [
+    call(0.1) + '<|tool_response>',
+    'word ' * 400 + '<turn|>',
+    'story ' * 100 + '<turn|>',
+    call(15) + call(1) + '<|tool_response>',
+]
+
+
+class Robot:
+    """Guard with the demo robot's stop topic, robot and node; one set for the file."""
+
+    def __init__(self, peer, processes, start_node):
+        self.peer = peer
+        config = str(folder('config') / 'llm.yaml')
+        processes.module('gemma_thor_ros.ros.goal_guard', '--ros-args', '--params-file', config,
+                         '-p', 'state_file:=none')
+        processes.module('gemma_thor_ros.demo.robot')
+        node = start_node({'model.script': SCRIPT, 'model.script_delay': 0.01,
+                           'tools.policy_file': 'demo'})
+        peer.wait_active(node)
+        self.states = peer.collect(GuardState, '/goal_guard/state', QoSProfile(depth=1))
+        self.events = peer.collect(ToolEvent, '/llm_node/tool_events', 100)
+        self.chunks = peer.collect(TokenChunk, '/llm_node/tokens', 1000)
+        self.button = peer.node.create_client(SetBool, '/demo_robot/press_stop')
+        self.latch = peer.node.create_client(ReleaseStop, '/llm_node/release_stop')
+        assert self.button.wait_for_service(10.0) and self.latch.wait_for_service(10.0)
+        peer.until(lambda: self.states and not self.states[-1].stopped)
+        # The node and the guard have found each other when a call succeeds.
+        found = peer.run_goal('first', execute_tools=True, max_rounds=1)[1]
+        assert found.tool_verdicts[0].status == 'succeeded', found.tool_verdicts
+        self.events.clear()
+
+    def press(self):
+        at = time.monotonic()
+        self.peer.wait(self.button.call_async(SetBool.Request(data=True)))
+        return at
+
+    def release(self):
+        self.peer.wait(self.button.call_async(SetBool.Request(data=False)))
+        request = ReleaseStop.Request(operator_name='Ann', reason='all clear')
+        self.peer.until(
+            lambda: self.peer.wait(self.latch.call_async(request)).released, 5.0)
+        self.peer.until(lambda: not self.states[-1].stopped, 5.0)
+
+
+@pytest.fixture
+def robot(fresh_peer, processes, start_node):
+    return Robot(fresh_peer, processes, start_node)
+
+
+def test_case_d11_a_stop_ends_the_tokens_and_refuses_the_calls_that_wait(robot):
+    peer = robot.peer
+    flowing = threading.Event()
+
+    def on_feedback(message):
+        if message.feedback.kind == Chat.Feedback.TOKENS:
+            flowing.set()
+
+    acting = peer.send_goal('go', request_id='acting', execute_tools=True, feedback=on_feedback)
+    answer = acting.get_result_async()
+    assert flowing.wait(5.0)
+    talking = peer.send_goal('tell me a story', request_id='talking')
+    talked = talking.get_result_async()
+    peer.until(lambda: any(c.request_id == 'talking' for c in robot.chunks), 5.0)
+    at = robot.press()
+    ended = peer.wait(answer, 2.0)
+    assert time.monotonic() - at < 1.0
+    assert ended.status == GoalStatus.STATUS_ABORTED
+    assert ended.result.error_code == ErrorCode.STOPPED
+    assert 'the robot was stopped' in ended.result.error_msg
+    assert '/demo_robot/stop: true received' in ended.result.error_msg
+    assert 0 < len(ended.result.text) < len(SCRIPT[1])
+    peer.until(lambda: robot.events, 2.0)
+    (event,) = robot.events
+    assert (event.event, event.request_id, event.call_id) == (ToolEvent.STOPPED, 'acting', '')
+    assert '/demo_robot/stop' in event.detail
+    whole = peer.wait(talked, 10.0).result
+    assert whole.error_code == ErrorCode.NONE and whole.text.split() == ['story'] * 100
+
+    robot.release()
+    robot.events.clear()
+    handle = peer.send_goal('drive on', request_id='driving', execute_tools=True)
+    answer = handle.get_result_async()
+    peer.until(lambda: any(e.event == ToolEvent.ACCEPTED for e in robot.events), 10.0)
+    robot.press()
+    result = peer.wait(answer, 3.0).result
+    assert result.error_code == ErrorCode.STOPPED and result.rounds == 1
+    first, second = result.tool_verdicts
+    # The robot itself may be quicker than the guard.
+    assert first.status in ('stopped', 'aborted') and 'stop' in first.reason
+    assert second.outcome == ToolVerdict.OUTCOME_REFUSED_STOPPED and not any(second.goal_id.uuid)
+    peer.until(lambda: not robot.states[-1].child_goals, 5.0)
+    by_call = [(e.call_id, e.event) for e in robot.events]
+    assert ('', ToolEvent.STOPPED) in by_call
+    assert (second.call_id, ToolEvent.REFUSED) in by_call
+    assert (second.call_id, ToolEvent.SENT) not in by_call
+
+    # While it is stopped the model may talk, and is told why it may not move.
+    refused = peer.run_goal('drive on', execute_tools=True, max_rounds=1)[1]
+    assert refused.error_code == ErrorCode.NONE
+    assert {v.outcome for v in refused.tool_verdicts} == {ToolVerdict.OUTCOME_REFUSED_STOPPED}
+    robot.release()
