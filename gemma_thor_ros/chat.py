@@ -8,8 +8,6 @@ limits. Knows no ROS, no HTTP, no arrays and no kernels.
 
 from __future__ import annotations
 
-import heapq
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -47,10 +45,10 @@ from gemma_thor_ros.text.prompt import ensure_model_turn, prompt_state, render
 from gemma_thor_ros.text.raw_output import RawOutput
 from gemma_thor_ros.text.segments import Segment, encode_segments, segments_text
 from gemma_thor_ros.text.tokenizer import Tokenizer
+from gemma_thor_ros.time_limits import TimeLimits
 
 Variant = Literal['large', 'small']
 MAX_REQUEST_ID = 64
-_COMPACT_AT = 256  # entries of the timer between two sweeps
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Chat:
         self._config = config
         self._sessions = SessionStore(config['session.ttl'], config['session.max_sessions'])
         self._longest_piece = max(len(piece) for piece in tokenizer.pieces if piece)
-        self._timer = _Timer()
+        self._timer = TimeLimits()
         self._listeners: list[Callable[[ChatRequest, ChatResult], None]] = []
 
     def on_result(self, listener: Callable[[ChatRequest, ChatResult], None]) -> None:
@@ -232,6 +230,28 @@ class Chat:
             self._engine.cancel(request_id)
         return count
 
+    def hold_session(self, session_id: str, owner: str, holder: str) -> None:
+        """Keep a session for the rounds of one request, which name it as their parent_id.
+
+        Raises RequestError: BUSY while another request has the session.
+        """
+        self._sessions.hold(session_id, owner, holder)
+
+    def release_session(self, session_id: str, holder: str) -> None:
+        """End a hold; a session that still has no history is forgotten."""
+        self._sessions.release(session_id, holder)
+
+    def cut_session(self, session_id: str, request_id: str, num_characters: int) -> None:
+        """Let the history say only the first characters of the session's last answer.
+
+        Raises RequestError: UNKNOWN_REQUEST when a later request has begun; BUSY while it runs.
+        """
+        self._sessions.cut(session_id, request_id, num_characters)
+
+    def last_turn(self, session_id: str) -> str:
+        """Return the id of a session's last request. Raises RequestError UNKNOWN_SESSION."""
+        return self._sessions.last_turn(session_id)
+
     def save_session(self, session_id: str, name: str = '') -> tuple[str, int]:
         """Write a session to session.folder; return the file's name without folder and its bytes.
 
@@ -282,7 +302,9 @@ class Chat:
     def _begin(self, request: ChatRequest, request_id: str) -> list[Message]:
         if not request.session_id:
             return []
-        return self._sessions.begin(request.session_id, request.front_end, request_id)
+        return self._sessions.begin(
+            request.session_id, request.front_end, request_id, request.parent_id
+        )
 
     def _abandon(self, request: ChatRequest, request_id: str) -> None:
         if request.session_id:
@@ -417,45 +439,3 @@ def _turn_borders(token_ids: Sequence[int], turn: int) -> tuple[int, ...]:
 
 def _limited(sampling: SamplingParams, room: int) -> SamplingParams:
     return replace(sampling, max_tokens=room, min_tokens=min(sampling.min_tokens, room))
-
-
-class _Timer:
-    """Ends requests whose time limit has run out."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, ChatStream, str]] = []
-        self._changed = threading.Condition()
-        self._closed = False
-        self._count = 0
-        self._thread = threading.Thread(target=self._run, name='chat-timer', daemon=True)
-        self._thread.start()
-
-    def add(self, at: float, stream: ChatStream, message: str) -> None:
-        with self._changed:
-            self._count += 1
-            if len(self._heap) >= _COMPACT_AT and self._count % _COMPACT_AT == 0:
-                self._heap = [entry for entry in self._heap if not entry[2].done]
-                heapq.heapify(self._heap)
-            heapq.heappush(self._heap, (at, self._count, stream, message))
-            self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join(1.0)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while self._heap and self._heap[0][2].done:
-                    heapq.heappop(self._heap)
-                if self._closed:
-                    return
-                wait = self._heap[0][0] - time.monotonic() if self._heap else None
-                if wait is None or wait > 0:
-                    self._changed.wait(wait)
-                    continue
-                _, _, stream, message = heapq.heappop(self._heap)
-            if not stream.done:
-                stream.expire(message)

@@ -249,7 +249,8 @@ class ChatRequest:
     `messages` and `tools` are in the OpenAI form (dicts), already JSON-decoded. None in `sampling`
     values means the node's default. `session_id` '' means: no history is kept. `prompt` goes to
     the model as it is (text gets a bos in front) in place of messages, and the answer is plain
-    text: nothing in it is read as a thought or a call.
+    text: nothing in it is read as a thought or a call. `parent_id` is the request that this one is
+    a round of; it holds the session (Chat.hold_session).
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -266,3 +267,4 @@ class ChatRequest:
     choice: int = 0
     continue_final_message: bool = False
     prompt: str | tuple[int, ...] | None = None
+    parent_id: str = ''

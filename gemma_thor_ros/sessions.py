@@ -21,7 +21,11 @@ MAX_SESSION_ID = 128
 
 @dataclass
 class Session:
-    """One conversation. `busy` holds the id of its running request."""
+    """One conversation.
+
+    `busy` holds the id of its running request, `holder` that of the request whose rounds run in it
+    one after the other. `turn` is the request that came last; its messages begin at `turn_start`.
+    """
 
     session_id: str
     owner: str
@@ -30,6 +34,14 @@ class Session:
     created: float = field(default_factory=time.time)  # wall clock, seconds
     last_used: float = field(default_factory=time.time)
     busy: str = ''
+    holder: str = ''
+    turn: str = ''
+    turn_start: int = 0
+
+    @property
+    def user(self) -> str:
+        """The request that has the session for itself; '' = none."""
+        return self.holder or self.busy
 
 
 @dataclass(frozen=True)
@@ -57,27 +69,84 @@ class SessionStore:
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
 
-    def begin(self, session_id: str, owner: str, request_id: str) -> list[Message]:
+    def begin(
+        self, session_id: str, owner: str, request_id: str, holder: str = ''
+    ) -> list[Message]:
         """Reserve a session for a request and return a copy of its history.
 
+        `holder` is the request that holds the session, of which this one is a round.
+
         Raises:
-            RequestError: BUSY while another request of the session runs, or when all sessions are
-                busy; INVALID_REQUEST for an id that is too long.
+            RequestError: BUSY while another request has the session, or when all sessions are
+                busy; UNKNOWN_SESSION when `holder` has lost it; INVALID_REQUEST for an id that is
+                too long.
         """
         _check_id(session_id)
         with self._lock:
-            self._expire()
-            session = self._sessions.get(session_id)
-            if session is None:
-                self._make_room()
-                session = self._sessions[session_id] = Session(
-                    session_id, owner, created=self._clock()
-                )
-            if session.busy:
-                raise _busy(session)
+            if holder:
+                session = self._sessions.get(session_id)
+                if session is None or session.holder != holder or session.busy:
+                    raise _unknown(session_id)
+            else:
+                session = self._take(session_id, owner, request_id)
             session.busy = request_id
             session.last_used = self._clock()
             return list(session.messages)
+
+    def hold(self, session_id: str, owner: str, holder: str) -> None:
+        """Keep a session for the rounds of one request, until `release`.
+
+        Raises:
+            RequestError: as `begin`.
+        """
+        _check_id(session_id)
+        with self._lock:
+            self._take(session_id, owner, holder).holder = holder
+
+    def release(self, session_id: str, holder: str) -> None:
+        """End a hold; a session without history is removed."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is not None and session.holder == holder:
+                session.holder = ''
+                self._remove_empty(session)
+
+    def cut(self, session_id: str, turn: str, num_characters: int) -> None:
+        """Cut the answer of the session's last request to its first characters.
+
+        Answers of all its rounds count as one text. Calls and results stay; a turn of which
+        nothing is left is forgotten, question included. A session that is gone needs no cut.
+
+        Raises:
+            RequestError: UNKNOWN_REQUEST when `turn` was not the last one, BUSY while it runs.
+        """
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is None:
+                return
+            if session.user:
+                raise _busy(session)
+            if session.turn != turn:
+                raise RequestError(
+                    ErrorCode.UNKNOWN_REQUEST,
+                    f'request {turn!r} is not the last one of session {session_id!r}',
+                    'request_id',
+                )
+            start = session.turn_start
+            session.messages[start:] = _cut_turn(session.messages[start:], num_characters)
+            self._remove_empty(session)
+
+    def last_turn(self, session_id: str) -> str:
+        """Return the id of the session's last request.
+
+        Raises:
+            RequestError: UNKNOWN_SESSION.
+        """
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is None:
+                raise _unknown(session_id)
+            return session.turn
 
     def commit(
         self, session_id: str, request_id: str, messages: Sequence[Message], num_tokens: int
@@ -104,6 +173,7 @@ class SessionStore:
             if session is not None and session.busy == request_id:
                 first = leading_system(session.messages)
                 del session.messages[first : first + num_messages]
+                session.turn_start = max(first, session.turn_start - num_messages)
 
     def abandon(self, session_id: str, request_id: str) -> None:
         """Free a session and leave its history as it was; a session without history is removed."""
@@ -111,8 +181,7 @@ class SessionStore:
             session = self._sessions.get(session_id)
             if session is not None and session.busy == request_id:
                 session.busy = ''
-                if not session.messages:
-                    del self._sessions[session_id]
+                self._remove_empty(session)
 
     def reset(self, session_id: str, remove: bool = False) -> list[str]:
         """Forget the history of a session ('*' = of all); return the ids of their running
@@ -195,7 +264,7 @@ class SessionStore:
                     f'there is a session {session_id!r} with {len(old.messages)} messages already',
                     'session_id',
                 )
-            if old is not None and old.busy:
+            if old is not None and old.user:
                 raise _busy(old)
             if old is None:
                 self._make_room()
@@ -204,23 +273,58 @@ class SessionStore:
             self._sessions[session_id] = session
             return _view(session)
 
+    def _take(self, session_id: str, owner: str, turn: str) -> Session:
+        """Return a session that nothing uses, for a new turn."""
+        self._expire()
+        session = self._sessions.get(session_id)
+        if session is None:
+            self._make_room()
+            session = self._sessions[session_id] = Session(
+                session_id, owner, created=self._clock()
+            )
+        if session.user:
+            raise _busy(session)
+        session.turn, session.turn_start = turn, len(session.messages)
+        session.last_used = self._clock()
+        return session
+
+    def _remove_empty(self, session: Session) -> None:
+        if not session.messages and not session.user:
+            del self._sessions[session.session_id]
+
     def _expire(self) -> None:
         if self._ttl_s > 0:
             limit = self._clock() - self._ttl_s
             for name in [
-                n for n, s in self._sessions.items() if not s.busy and s.last_used < limit
+                n for n, s in self._sessions.items() if not s.user and s.last_used < limit
             ]:
                 del self._sessions[name]
 
     def _make_room(self) -> None:
         if len(self._sessions) < self._max_sessions:
             return
-        idle = [s for s in self._sessions.values() if not s.busy]
+        idle = [s for s in self._sessions.values() if not s.user]
         if not idle:
             raise RequestError(
                 ErrorCode.BUSY, f'all {self._max_sessions} sessions are busy', 'session_id'
             )
         del self._sessions[min(idle, key=lambda s: s.last_used).session_id]
+
+
+def _cut_turn(messages: Sequence[Message], num_characters: int) -> list[Message]:
+    """Return a turn whose answers say `num_characters` together; [] when nothing is left of it."""
+    kept: list[Message] = []
+    left = num_characters
+    for message in messages:
+        if message.get('role') == 'assistant':
+            text = message.get('content') or ''
+            cut = text if len(text) <= left else text[:left].rstrip()
+            left = max(0, left - len(text))
+            if not cut and not message.get('tool_calls'):
+                continue
+            message = {**message, 'content': cut}
+        kept.append(message)
+    return kept if any(m.get('role') == 'assistant' for m in kept) else []
 
 
 def _view(session: Session) -> SessionView:
@@ -231,7 +335,7 @@ def _view(session: Session) -> SessionView:
         session.num_tokens,
         session.created,
         session.last_used,
-        bool(session.busy),
+        bool(session.user),
     )
 
 
@@ -247,7 +351,7 @@ def _check_id(session_id: str) -> None:
 def _busy(session: Session) -> RequestError:
     return RequestError(
         ErrorCode.BUSY,
-        f'session {session.session_id!r} is busy with request {session.busy}',
+        f'session {session.session_id!r} is busy with request {session.user}',
         'session_id',
     )
 
