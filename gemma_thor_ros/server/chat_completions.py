@@ -169,7 +169,7 @@ class ChatForm:
             )
             for index, result in enumerate(results)
         ]
-        return ChatCompletion(
+        completion = ChatCompletion(
             id=self._id,
             created=self._created,
             model=self._model,
@@ -177,6 +177,11 @@ class ChatForm:
             usage=usage_out(results),
             timings=timings_out(results),
         ).model_dump()
+        for dumped in completion['choices']:
+            for name in ('reasoning_content', 'tool_calls'):
+                if dumped['message'][name] is None:
+                    del dumped['message'][name]
+        return completion
 
     def _chunk(
         self,

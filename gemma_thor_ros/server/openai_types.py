@@ -93,10 +93,13 @@ class ToolCallOut(BaseModel):
 
 
 class MessageOut(BaseModel):
-    """The answer."""
+    """The answer. reasoning_content and tool_calls are absent where there are none, as programs
+    that loop over them expect.
+    """
 
     role: Literal['assistant'] = 'assistant'
     content: str | None
+    refusal: None = None
     reasoning_content: str | None = None
     tool_calls: list[ToolCallOut] | None = None
 
