@@ -6,6 +6,8 @@ and what counts the answers.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -138,3 +140,14 @@ def test_unknown_paths_make_no_labels(start_server: StartServer) -> None:
         assert server.get(f'/nothing/{number}').status_code == 404
     now = figures(server)
     assert now['gemma_thor:http_responses_total{path=none,status=404}'] == 5
+
+
+def test_docs_list_every_figure(plain_server: Server) -> None:
+    docs = (Path(__file__).resolve().parents[2] / 'docs' / 'http.md').read_text(encoding='utf-8')
+    plain_server.post({'messages': USER})
+    page = plain_server.get('/metrics').text
+    names = set(re.findall(r'^# TYPE (\S+) (?:counter|gauge|histogram)', page, re.MULTILINE))
+    names = {name for name in names if not name.endswith('_created')}
+    assert len(names) > 30
+    documented = set(re.findall(r'`((?:vllm|gemma_thor|llamacpp):\w+)', docs))
+    assert documented == names
