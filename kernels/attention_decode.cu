@@ -54,6 +54,7 @@
 #define COLUMNS (D / WARPS / 8)          // of V, consecutive, per lane
 #define V_WORDS (COLUMNS * ELEMENT / 4)  // per lane and key
 #define BLOCKS_PER_SM (MT == 1 && D == 256 ? 2 : 1)
+#define FUSED_AHEAD (FP8 || D == 512 ? 4 : 1)    // partial results in flight; more would spill
 #define LOWEST (-1e30f)                  // the maximum of a tile without a visible key
 #define HIDDEN __int_as_float(0xff800000)   // minus infinity: exp gives 0
 #define LOG2_E 1.4426950408889634f
@@ -146,19 +147,19 @@ __device__ __forceinline__ void stage_q(uint4* q_tile, const u16* q, const Item&
         const int per_load = FP8 ? 4 : 2;          // k steps that one 16-byte load of K feeds
         const int d = step / per_load * (16 * per_load) + lane % 4 * (4 * per_load)
                   + step % per_load * 4;
-        uint2 half[2];
+        u32 half[2][2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int query = item.group * QUERIES + m * 16 + h * 8 + lane / 4;
-            half[h] = make_uint2(0, 0);
+            half[h][0] = half[h][1] = 0;
             if (query < num_queries) {
                 const int head = item.kv * GROUP + query % GROUP;
                 const u64 row = item.first_row + query / GROUP;
-                half[h] = *(const uint2*)(q + (row * Q_HEADS + head) * D + d);
+                load_once(half[h], q + (row * Q_HEADS + head) * D + d);
             }
         }
-        q_tile[i] = make_uint4(q_operand(half[0].x), q_operand(half[1].x), q_operand(half[0].y),
-                           q_operand(half[1].y));
+        q_tile[i] = make_uint4(q_operand(half[0][0]), q_operand(half[1][0]),
+                               q_operand(half[0][1]), q_operand(half[1][1]));
     }
 }
 
@@ -236,11 +237,12 @@ __device__ __forceinline__ void multiply_pv(float (*out)[COLUMNS][4], const uint
     }
 }
 
-// 128 columns of one query, by one warp: chunks low .. low + count - 1 in ascending order.
+// 128 columns of one query by one warp: `count` chunks in ascending order, AHEAD in flight.
+template <int AHEAD>
 __device__ __forceinline__ void combine(u16* out, const float* partial, const float2* partial_ml,
                                         int count, float scale, int lane) {
     float top = LOWEST;
-    for (int c = lane; c < count; c += 32) top = fmaxf(top, __ldcg(partial_ml + c).x);
+    for (int c = lane; c < count; c += 32) top = fmaxf(top, load_result(partial_ml + c).x);
 #pragma unroll
     for (int mask = 16; mask > 0; mask >>= 1) {
         top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, mask));
@@ -250,42 +252,51 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, const fl
     for (int base = 0; base < count; base += 32) {
         float weight = 0.0f, total = 0.0f;
         if (base + lane < count) {
-            const float2 ml = __ldcg(partial_ml + base + lane);
+            const float2 ml = load_result(partial_ml + base + lane);
             weight = exp2_fast(ml.x - top);
             total = weight * ml.y;
         }
         const int chunks = min(32, count - base);
-#pragma unroll 4
-        for (int c = 0; c < chunks; ++c) {
-            const float4 part = __ldcg((const float4*)(partial + (u64)(base + c) * D) + lane);
-            const float w = __shfl_sync(FULL_MASK, weight, c);
-            norm += __shfl_sync(FULL_MASK, total, c);
-            sum.x = fmaf(w, part.x, sum.x);
-            sum.y = fmaf(w, part.y, sum.y);
-            sum.z = fmaf(w, part.z, sum.z);
-            sum.w = fmaf(w, part.w, sum.w);
+        for (int c = 0; c < chunks; c += AHEAD) {
+            float4 parts[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) {
+                const float* from = partial + (u64)(base + c + i) * D;
+                if (c + i < chunks) parts[i] = load_result((const float4*)from + lane);
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) {
+                if (c + i >= chunks) break;
+                const float w = __shfl_sync(FULL_MASK, weight, c + i);
+                norm += __shfl_sync(FULL_MASK, total, c + i);
+                sum.x = fmaf(w, parts[i].x, sum.x);
+                sum.y = fmaf(w, parts[i].y, sum.y);
+                sum.z = fmaf(w, parts[i].z, sum.z);
+                sum.w = fmaf(w, parts[i].w, sum.w);
+            }
         }
     }
     const float factor = scale / norm;
     ((uint2*)out)[lane] = make_uint2(pack_bf16(sum.x * factor, sum.y * factor),
-                                   pack_bf16(sum.z * factor, sum.w * factor));
+                                     pack_bf16(sum.z * factor, sum.w * factor));
 }
 
-// The same for query head `head` of row `row` at `position`; the sequence's chunks start at `low`.
+// The same for query head `head` of a row; the chunks of its sequence start at `low_chunk`.
+template <int AHEAD>
 __device__ __forceinline__ void combine_row(u16* out, const float* partial,
                                             const float2* partial_ml, int max_chunks, int row,
-                                            int head, int position, int low, int slice,
+                                            int head, int position, int low_chunk, int slice,
                                             float scale, int lane) {
     const u64 place = (u64)row * Q_HEADS + head;
     const int first = chunk_of(first_visible(position));
-    const u64 chunk = place * max_chunks + (first - low);
-    combine(out + place * D + slice * 128, partial + chunk * D + slice * 128, partial_ml + chunk,
-                    chunk_of(position) - first + 1, scale, lane);
+    const u64 chunk = place * max_chunks + (first - low_chunk);
+    combine<AHEAD>(out + place * D + slice * 128, partial + chunk * D + slice * 128,
+                   partial_ml + chunk, chunk_of(position) - first + 1, scale, lane);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attention_decode(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
-        const u16* __restrict__ q, const u8* k_pages, const u8* v_pages,
+        const u16* q, const u8* k_pages, const u8* v_pages,
         const float* __restrict__ k_scale, const float* __restrict__ v_scale,
         const int4* __restrict__ spans, const int* __restrict__ page_table, int fused,
         int num_spans, int max_pages, int max_chunks) {
@@ -449,9 +460,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                 const float scale = FP8 ? v_scale[cold->kv] : 1.0f;
                 for (int i = warp; i < count * (D / 128); i += WARPS) {
                     const int query = first + i / (D / 128), row = query / GROUP;
-                    combine_row(out, partial, partial_ml, max_chunks, cold->first_row + row,
-                      cold->kv * GROUP + query % GROUP, cold->start + row, cold->low_chunk,
-                      i % (D / 128), scale, lane);
+                    combine_row<FUSED_AHEAD>(
+                        out, partial, partial_ml, max_chunks, cold->first_row + row,
+                        cold->kv * GROUP + query % GROUP, cold->start + row, cold->low_chunk,
+                        i % (D / 128), scale, lane);
                 }
                 if (threadIdx.x == 0) *counter = 0;
             }
@@ -462,10 +474,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
 }
 
 // Grid: one warp for each 128 columns of each of the T Q query heads. Rows of no span: untouched.
-extern "C" __global__ void __launch_bounds__(128, 8) attention_decode_combine(
-        u16* __restrict__ out, const float* __restrict__ partial,
-        const float2* __restrict__ partial_ml, const float* __restrict__ v_scale,
-        const int4* __restrict__ spans, int num_spans, int num_rows, int max_chunks) {
+extern "C" __global__ void __launch_bounds__(128, 4) attention_decode_combine(
+        u16* __restrict__ out, const float* partial, const float2* partial_ml,
+        const float* __restrict__ v_scale, const int4* __restrict__ spans, int num_spans,
+        int num_rows, int max_chunks) {
     const int lane = threadIdx.x % 32;
     const int index = blockIdx.x * 4 + threadIdx.x / 32;
     const int slice = index % (D / 128), head = index / (D / 128) % Q_HEADS;
@@ -476,7 +488,8 @@ extern "C" __global__ void __launch_bounds__(128, 8) attention_decode_combine(
     for (int b = 0; b < num_spans; ++b) {
         const int4 span = spans[b];
         if (row < span.x || row >= span.x + span.y) continue;
-        combine_row(out, partial, partial_ml, max_chunks, row, head, span.z + row - span.x,
-                chunk_of(first_visible(span.z)), slice, FP8 ? v_scale[head / GROUP] : 1.0f, lane);
+        combine_row<8>(out, partial, partial_ml, max_chunks, row, head, span.z + row - span.x,
+                       chunk_of(first_visible(span.z)), slice, FP8 ? v_scale[head / GROUP] : 1.0f,
+                       lane);
     }
 }

@@ -369,6 +369,29 @@ __device__ __forceinline__ void load_once(u32 (&to)[4], const void* from) {
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
 }
 
+// ---- results of other blocks of the same launch, from the L2 cache -----------------------------
+// Volatile like all loads of what a kernel wrote: the intrinsics for this may move before a wait.
+
+__device__ __forceinline__ float load_result(const float* from) {
+    float x;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(from) : "memory");
+    return x;
+}
+
+__device__ __forceinline__ float2 load_result(const float2* from) {
+    float2 x;
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
+    return x;
+}
+
+__device__ __forceinline__ float4 load_result(const float4* from) {
+    float4 x;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(from) : "memory");
+    return x;
+}
+
 // ---- functions and sums ------------------------------------------------------------------------
 
 __device__ __forceinline__ float exp2_fast(float x) {      // 2 ulp

@@ -45,7 +45,7 @@ __device__ __forceinline__ void choose(int* expert_ids, float* expert_weights, c
         keys[i] = 0;
         if (expert < E) {
 #pragma unroll
-            for (int s = 0; s < SPLITS; ++s) value[i] += __ldcg(z + s * ROWS * E + expert);
+            for (int s = 0; s < SPLITS; ++s) value[i] += load_result(z + s * ROWS * E + expert);
             keys[i] = order_key(value[i]);
         }
     }
@@ -70,7 +70,7 @@ __device__ __forceinline__ void choose(int* expert_ids, float* expert_weights, c
         const float z_k = __shfl_sync(FULL_MASK, own_z, id % WARP);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (own == id && i == id / WARP) keys[i] = 0;
+            keys[i] = i * WARP + lane == id ? 0 : keys[i];
         }
         if (k == 0) best = z_k;
         if (lane == k) {

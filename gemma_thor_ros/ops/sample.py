@@ -215,7 +215,7 @@ def sample(tokens: Any, logits: Any, rows: tuple[Any, Any, Any, Any],
     assert all(array.size >= num_rows * num_runs for array in scratch), (num_rows, num_runs)
     largest, masses, winners = scratch
     records, ids, values, masks = rows
-    adjust, find, spread, pick = (device.compiled(spec(entry)) for entry in _ENTRIES)
+    adjust, find, spread, pick = (device.compiled(spec) for spec in specs())
     grid = (-(-num_runs // 8), num_rows)
     rest = (logits, records, masks, vocab_size, num_runs)
     device.launch(adjust, (num_rows,), 256, (logits, records, ids, values, vocab_size), stream)
@@ -236,9 +236,9 @@ def check_tokens(tokens: Int32) -> None:
         raise SampleError(_ERRORS[token])
 
 
-def spec(entry: str) -> KernelSpec:
-    """What is compiled for one of the four launches."""
-    return KernelSpec.of('sample', entry)
+def specs() -> list[KernelSpec]:
+    """What is compiled for the four launches, in their order."""
+    return [KernelSpec.of('sample', entry) for entry in _ENTRIES]
 
 
 def logprobs_ref(logits: npt.NDArray[Any], token_id: int, num_top: int,

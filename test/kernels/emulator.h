@@ -333,6 +333,7 @@ inline void load_once(u32 (&to)[2], const void* from) { memcpy(to, from, 8); }
 inline void load_once(u32 (&to)[4], const void* from) { memcpy(to, from, 16); }
 inline u64 streaming_policy() { return 0; }
 template <typename T> T load_weights(const T* p, u64) { return *p; }
+template <typename T> T load_result(const T* from) { return *from; }
 inline u32 load_activation_word(const void* p) { return *(const u32*)p; }
 inline uint4 load_activations(const void* p) { return *(const uint4*)p; }
 
