@@ -1,0 +1,266 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Compile every kernel for every architecture, without a GPU, and keep what came of it.
+
+    python scripts/compile_archs.py            # what differs from the record; rewrites it
+    python scripts/compile_archs.py --all      # everything
+    python scripts/compile_archs.py --check    # what differs from the record; writes nothing
+
+The record is docs/kernels.json: for each kernel, constants and architecture a hash over source,
+options and compiler, registers, shared memory, spills, and the matrix and conversion instructions
+found in the machine code. The table in docs/kernels.md is made from it. A spill, an empty entry
+or a missing instruction is a failure, unless ALLOWED_SPILLS lists it. Exit code 1 on failure or,
+with --check, where the record is stale.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import util as importlib_util
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gemma_thor_ros.models.config import LayerGeometry
+from gemma_thor_ros.ops import compile as compiler
+from gemma_thor_ros.ops.compile import ARCHS, KernelSpec
+from gemma_thor_ros.ops.matrix_specs import draft_specs, matrix_specs
+from gemma_thor_ros.ops.row_specs import row_specs
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / 'docs' / 'kernels.json'
+TABLE = ROOT / 'docs' / 'kernels.md'
+BEGIN, END = '<!-- made by scripts/compile_archs.py -->', '<!-- end -->'
+PAGE_SIZE = 32
+REGISTERS_PER_MULTIPROCESSOR = 65536
+MOST_IN_CHECK = 150                      # compilations of a check: a minute or two
+SMALLEST_ENTRY = 24                      # instructions; an empty one has about 8
+# Entries that multiply matrices must show it in the machine code.
+MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down',
+                  'attention_decode')
+# (entry, architectures) -> most bytes, why.
+ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
+    ('head_nvfp4', ('sm_80', 'sm_86', 'sm_89')): (
+        16, 'one register of 128; eight tiles in flight are 9% faster than four (H200)'),
+}
+# Shared memory that a block may ask for, in KB.
+SHARED_KB = {'sm_80': 163, 'sm_86': 99, 'sm_89': 99, 'sm_90a': 227, 'sm_100a': 227,
+             'sm_103a': 227, 'sm_110a': 227, 'sm_120a': 99, 'sm_121a': 99}
+
+
+class Model(NamedTuple):
+    """What decides the kernels of a model."""
+
+    hidden_size: int
+    intermediate_size: int
+    geometries: tuple[LayerGeometry, ...]
+    experts: tuple[int, int, int] | None     # E, K, I
+    draft_columns: tuple[int, ...]           # M of its drafter's bf16 matrices
+    archs: tuple[str, ...]
+
+
+def _geometry(q_heads: int, kv_heads: int, head_dim: int, window: int | None,
+              has_v: bool) -> LayerGeometry:
+    return LayerGeometry('sliding_attention' if window else 'full_attention', q_heads, kv_heads,
+                         head_dim, window, 1e4 if window else 1e6,
+                         head_dim // 2 if window else head_dim // 8, has_v)
+
+
+BOTH = ('sm_90a', 'sm_110a')             # where we measure, and what the package is for
+MODELS = {
+    '26B-A4B': Model(2816, 2112, (_geometry(16, 8, 256, 1024, True),
+                                  _geometry(16, 2, 512, None, False)), (128, 8, 704),
+                     (2816, 4096, 5632, 16896), ARCHS),
+    '12B': Model(3840, 15360, (_geometry(16, 8, 256, 1024, True),
+                               _geometry(16, 1, 512, None, False)), None, (), BOTH),
+    '31B': Model(5376, 21504, (_geometry(32, 16, 256, 1024, True),
+                               _geometry(32, 4, 512, None, False)), None, (), BOTH),
+    'demo': Model(256, 384, (_geometry(4, 2, 256, 512, True),
+                             _geometry(4, 1, 512, None, False)), (8, 2, 128), (), BOTH),
+}
+
+
+def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
+    """Every (spec, arch), with the models that use it. sm_110a has both ways to decode e2m1."""
+    found: dict[tuple[KernelSpec, str], list[str]] = {}
+    for name, model in MODELS.items():
+        experts = model.experts and model.experts[:2]
+        for arch in model.archs:
+            specs = draft_specs(model.draft_columns)
+            for fp8 in (False, True):
+                specs += row_specs(model.hidden_size, model.intermediate_size, model.geometries,
+                                   experts, PAGE_SIZE, fp8)
+            ways = {compiler.converts_e2m1(arch, compiler.nvrtc().version)}
+            for hardware in ways | {False} if arch == 'sm_110a' else ways:
+                specs += matrix_specs(model.hidden_size, model.intermediate_size,
+                                      model.geometries, model.experts, SHARED_KB[arch] * 1024,
+                                      hardware)
+            for spec in dict.fromkeys(specs):
+                found.setdefault((spec, arch), []).append(name)
+    return found
+
+
+def key_of(spec: KernelSpec, arch: str) -> str:
+    """The name of one compilation in the record."""
+    constants = ','.join(f'{name}={value}' for name, value in spec.defines)
+    return f'{spec.entry}[{constants}]@{arch}'
+
+
+def examine(spec: KernelSpec, arch: str) -> dict[str, Any]:
+    """Compile once; what the compiler and the machine code say."""
+    compiled = compiler.compile_spec(spec, arch)
+    found: dict[str, Any] = {'hash': compiler.spec_key(spec, arch)[:32]}
+    found |= resources(compiled.log, spec.entry)
+    instructions = machine_code(compiled.cubin, spec.entry)
+    found['instructions'] = len(instructions)
+    found['matrix'] = _first(instructions, r'[HQ]MMA\.\S+|HGMMA\.\S+|UTC\w*MMA\S*')
+    found['e2m1'] = _first(instructions, r'F2FP\.\S*E2M1\S*')
+    return found
+
+
+def resources(log: str, entry: str) -> dict[str, int]:
+    """Registers, static shared memory, stack and spilled bytes of one entry from ptxas' report."""
+    part = re.search(rf"Compiling entry function '{entry}'.*?(?=Compiling entry|\Z)", log, re.S)
+    assert part, (entry, log)
+
+    def number(pattern: str) -> int:
+        match = re.search(pattern, part[0])
+        return int(match[1]) if match else 0
+
+    assert 'bytes spill stores' in part[0] and 'Used' in part[0], part[0]
+    return {'registers': number(r'Used (\d+) registers'), 'shared': number(r'(\d+) bytes smem'),
+            'stack': number(r'(\d+) bytes stack frame'),
+            'spilled': number(r'(\d+) bytes spill stores') + number(r'(\d+) bytes spill loads')}
+
+
+def machine_code(cubin: bytes, entry: str) -> list[str]:
+    """The instructions of one entry, NOPs left out."""
+    with tempfile.NamedTemporaryFile(suffix='.cubin') as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([str(_disassembler()), '-c', file.name], check=True,
+                              capture_output=True, text=True).stdout
+    section = re.search(rf'^\.text\.{entry}:$(.*?)(?=^\s*\.section|\Z)', text, re.M | re.S)
+    assert section, entry
+    found = re.findall(r'/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)', section[1])
+    return [name for name in found if name != 'NOP']
+
+
+def _disassembler() -> Path:
+    spec = importlib_util.find_spec('nvidia')
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for path in Path(folder).glob('cu13/bin/nvdisasm'):
+            return path
+    raise SystemExit('nvdisasm is missing: install nvidia-cuda-nvdisasm (the test extra has it)')
+
+
+def _first(instructions: list[str], pattern: str) -> str:
+    return next((name for name in instructions if re.fullmatch(pattern, name)), '')
+
+
+def faults(spec: KernelSpec, arch: str, found: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with one compilation."""
+    name = key_of(spec, arch)
+    allowed = next((limit for (entry, archs), (limit, _) in ALLOWED_SPILLS.items()
+                    if entry == spec.entry and arch in archs), 0)
+    if found['spilled'] > allowed or (found['stack'] and not found['spilled']):
+        yield (f'{name}: {found["spilled"]} bytes spilled, {found["stack"]} of stack; '
+               f'{allowed} allowed')
+    if found['shared'] > SHARED_KB[arch] * 1024:
+        yield f'{name}: {found["shared"]} bytes of shared memory'
+    constants = dict(spec.defines)
+    warps = constants.get('K_WARPS') or constants.get('WARPS')
+    if warps and spec.file in ('gemm_nvfp4', 'gemm_bf16', 'head_nvfp4', 'moe_nvfp4'):
+        threads = warps * 32 * constants['MIN_BLOCKS']
+        if found['registers'] * threads > REGISTERS_PER_MULTIPROCESSOR:
+            yield f'{name}: {found["registers"]} registers do not let its blocks be resident'
+    if found['instructions'] < SMALLEST_ENTRY:
+        yield f'{name}: only {found["instructions"]} instructions'
+    if spec.entry in MATRIX_ENTRIES and not found['matrix']:
+        yield f'{name}: no matrix instruction in the machine code'
+    if constants.get('E2M1_HARDWARE') and spec.entry != 'fragment_order' and not found['e2m1']:
+        yield f'{name}: no e2m1 conversion in the machine code'
+
+
+def table(record: dict[str, Any]) -> str:
+    """The generated part of docs/kernels.md: one line an entry and architecture, 26B-A4B."""
+    version = '.'.join(map(str, compiler.nvrtc().version))
+    lines = [BEGIN, '', f'NVRTC {version}; {len(record)} compilations. Ranges are over all '
+             'constants that the models use.', '',
+             '| entry | architecture | registers | static shared memory | spilled bytes '
+             '| instructions | matrix instruction | e2m1 |', '|---|---|---|---|---|---|---|---|']
+    groups: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
+    for (spec, arch), _ in wanted().items():
+        bits = arch == 'sm_110a' and dict(spec.defines).get('E2M1_HARDWARE') == 0
+        groups.setdefault((spec.entry, arch, bits), []).append(record[key_of(spec, arch)])
+    for (entry, arch, bits), entries in sorted(
+            groups.items(), key=lambda item: (item[0][0], ARCHS.index(item[0][1]), item[0][2])):
+        def span(field: str, entries: list[dict[str, Any]] = entries) -> str:
+            low, high = (pick(e[field] for e in entries) for pick in (min, max))
+            return str(low) if low == high else f'{low} to {high}'
+        names = [{e[field] for e in entries if e[field]} for field in ('matrix', 'e2m1')]
+        lines.append(f'| {entry} | {arch}{" (bit trick)" if bits else ""} | {span("registers")} '
+                     f'| {span("shared")} | {span("spilled")} | {span("instructions")} '
+                     f'| {" ".join(sorted(names[0]))} | {" ".join(sorted(names[1]))} |')
+    for (entry, archs), (limit, reason) in ALLOWED_SPILLS.items():
+        lines.append(f'\nAllowed: {entry} on {", ".join(archs)} may spill {limit} bytes: '
+                     f'{reason}.')
+    return '\n'.join([*lines, END])
+
+
+def save(record: dict[str, Any]) -> None:
+    """Write the record, one line a compilation."""
+    lines = ',\n'.join(f'{json.dumps(name)}: {json.dumps(record[name])}'
+                       for name in sorted(record))
+    RECORD.write_text(f'{{\n{lines}\n}}\n', encoding='utf-8')
+
+
+def run(check: bool, everything: bool) -> int:
+    """Compile what is needed; give the exit code."""
+    old = {}
+    if RECORD.is_file() and not everything:
+        old = json.loads(RECORD.read_text(encoding='utf-8'))
+    jobs = list(wanted())
+    fresh = {job for job in jobs
+             if old.get(key_of(*job), {}).get('hash') == compiler.spec_key(*job)[:32]}
+    stale = [job for job in jobs if job not in fresh]
+    gone = sorted(set(old) - {key_of(*job) for job in jobs})
+    if check and (stale or gone):
+        print(f'{RECORD.name} is stale for {len(stale)} compilations and has {len(gone)} that no '
+              'model uses: run `make archs`')
+        if len(stale) > MOST_IN_CHECK:
+            return 1
+    record = {key_of(*job): old[key_of(*job)] for job in fresh}
+    with ThreadPoolExecutor(2) as pool:
+        for number, (job, found) in enumerate(zip(stale, pool.map(
+                lambda job: examine(*job), stale), strict=True), start=1):
+            record[key_of(*job)] = found
+            if sys.stderr.isatty() or number == len(stale):
+                print(f'\r{number} of {len(stale)} compiled', end='', file=sys.stderr)
+            if not check and number % 50 == 0:
+                save(record)             # an interrupted run goes on from here
+    print(file=sys.stderr)
+    wrong = [fault for job in jobs for fault in faults(*job, record[key_of(*job)])]
+    for fault in wrong:
+        print(fault)
+    if not check:
+        save(record)
+        text = TABLE.read_text(encoding='utf-8')
+        before, rest = text.split(BEGIN)
+        after = rest.split(END)[1]
+        TABLE.write_text(before + table(record) + after, encoding='utf-8')
+    print(f'{len(jobs)} compilations, {len(stale)} made now, {len(wrong)} faults')
+    return 1 if wrong or (check and (stale or gone)) else 0
+
+
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser(description=(__doc__ or '').splitlines()[0])
+    parser.add_argument('--check', action='store_true', help='compile only what has changed')
+    parser.add_argument('--all', action='store_true', help='compile what has not changed too')
+    arguments = parser.parse_args()
+    sys.exit(run(arguments.check, arguments.all))
