@@ -54,6 +54,10 @@ test-numpy1: ## the unit and model tests with NumPy 1.26, as on a Jetson
 lint: setup ## ruff, mypy and the import rules
 	@scripts/run_tests.sh --venv $(VENV) lint
 
+.PHONY: archs
+archs: setup ## compile every kernel for every architecture; rewrites docs/kernels.json
+	@$(VENV)/bin/python scripts/compile_archs.py
+
 .PHONY: lock
 lock: setup ## resolve constraints.txt anew
 	@$(VENV)/bin/python scripts/lock_requirements.py
