@@ -73,7 +73,9 @@ def test_planted_faults_are_caught(archs: ModuleType, change: dict[str, Any],
 @pytest.mark.parametrize(('body', 'words'), [
     ('', 'instructions'),
     # an array with a run-time index lives in local memory
-    ('float v[64]; for (int i = 0; i < 64; ++i) v[i] = data[i]; data[0] = v[(int)data[64] & 63];',
+    ('float v[64]; for (int i = 0; i < 64; ++i) v[i] = data[i]; int k = (int)data[64];'
+     'for (int i = 0; i < 99; ++i, k = k * 5 + 1) v[k & 63] += v[(k >> 6) & 63]; '
+     'data[k & 7] = v[k & 63];',
      'of stack'),
 ])
 def test_faults_are_seen_in_real_machine_code(archs: ModuleType, monkeypatch: pytest.MonkeyPatch,
