@@ -29,8 +29,8 @@ from gemma_thor_ros.ros.interfaces import (
     slot_name,
     slot_types,
 )
-from gemma_thor_ros.ros.policy import Argument, Policy, ResultField, Scalar, ToolPolicy
 from gemma_thor_ros.ros.policy_file import ItemPath
+from gemma_thor_ros.ros.policy_types import Argument, Policy, ResultField, Scalar, ToolPolicy
 from gemma_thor_ros.ros.verdict import CallRefusedError, Outcome, cut
 
 MAX_RESULT_ITEMS = 32            # elements of an array that the model is told
@@ -85,7 +85,7 @@ def _bind_tool(policy: Policy, tool: ToolPolicy) -> BoundTool:
     path: ItemPath = ('tools', tool.name)
     place: ItemPath = (*path, 'action', 'type')
     try:
-        action_class = load_type(tool.action_type)
+        action_class = load_type(tool.target.type)
         goal, result = action_class.Goal, action_class.Result
         fields: dict[str, FieldType] = {}
         constants: dict[str, Scalar] = {}

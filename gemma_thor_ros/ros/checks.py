@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from gemma_thor_ros.ros import units
-from gemma_thor_ros.ros.policy import Argument, Policy, Scalar, ToolPolicy
+from gemma_thor_ros.ros.policy_types import Argument, Policy, Scalar, ToolPolicy
 from gemma_thor_ros.ros.verdict import CallRefusedError, Outcome
 from gemma_thor_ros.schema import FinishReason, ToolCall
 

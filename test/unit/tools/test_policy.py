@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gemma_thor_ros.resources import folder
 from gemma_thor_ros.ros.checks import TurnContext, check_call
-from gemma_thor_ros.ros.policy import Policy, load_policy, parse_policy
+from gemma_thor_ros.ros.policy import load_policy, parse_policy
+from gemma_thor_ros.ros.policy_types import Policy
 from gemma_thor_ros.ros.verdict import CallRefusedError
 from gemma_thor_ros.schema import ConfigError, FinishReason, ToolCall
 
@@ -54,7 +55,7 @@ def demo_policy() -> Policy:
 
 def test_a_good_policy_is_read_as_written() -> None:
     tool = parse_policy(GOOD).tools['move']
-    assert (tool.motion, tool.action_name, tool.timeout_s) == (True, 'base/move', 5.0)
+    assert (tool.motion, tool.target.name, tool.timeout_s) == (True, 'base/move', 5.0)
     assert tool.server_timeout_s == 2.0
     length = tool.argument('length')
     assert length is not None

@@ -1,0 +1,76 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The shape of a policy file as a JSON schema: which keys there are and what each may hold.
+
+What the keys mean together is policy.py's. Knows no ROS.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemma_thor_ros.ros.units import UNITS
+
+_NAME = r'^[A-Za-z_][A-Za-z0-9_.-]{0,63}$'
+_IDENTIFIER = r'^[A-Za-z_][A-Za-z0-9_]{0,63}$'
+_FIELD_PATH = r'^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$'
+_SCALAR = {'type': ['string', 'number', 'boolean']}
+_LIMIT = {'type': ['number', 'string']}
+
+
+def _mapping(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {'type': 'object', 'properties': properties, 'required': list(required),
+            'additionalProperties': False}
+
+
+def _named(pattern: str, value: dict[str, Any]) -> dict[str, Any]:
+    return {'type': 'object', 'patternProperties': {pattern: value}, 'additionalProperties': False}
+
+
+_TEXT = {'type': 'string', 'minLength': 1, 'maxLength': 2000}
+_SECONDS = {'type': 'number', 'exclusiveMinimum': 0, 'maximum': 86400}
+
+ARGUMENT_SCHEMA = _mapping({
+    'type': {'enum': ['number', 'integer', 'string', 'boolean']},
+    'description': _TEXT,
+    'enum': {'type': 'array', 'minItems': 1, 'items': _SCALAR},
+    'required': {'type': 'boolean'},
+    'default': _SCALAR,
+    'field': {'type': 'string', 'pattern': _FIELD_PATH},
+    'unit': {'enum': list(UNITS)},
+    'unit_arg': {'type': 'string'},
+    'sign_arg': {'type': 'string'},
+    'sign': _named('.', {'enum': [1, -1]}),
+    'values': _named('.', _SCALAR),
+    'min': _LIMIT,
+    'max': _LIMIT,
+    'max_length': {'type': 'integer', 'minimum': 1, 'maximum': 100000},
+}, required=('type',))
+
+RESULT_SCHEMA = _mapping({
+    'field': {'type': 'string', 'pattern': _FIELD_PATH},
+    'unit': {'enum': list(UNITS)},
+    'round': {'type': 'integer', 'minimum': 0, 'maximum': 15},
+    'max_length': {'type': 'integer', 'minimum': 1, 'maximum': 100000},
+}, required=('field',))
+
+TOOL_SCHEMA = _mapping({
+    'description': _TEXT,
+    'motion': {'type': 'boolean'},
+    'action': _mapping({
+        'name': {'type': 'string', 'pattern': r'^[~/A-Za-z_][A-Za-z0-9_/]*$'},
+        'type': {'type': 'string', 'pattern': r'^[a-z][a-z0-9_]*/action/[A-Z][A-Za-z0-9]*$'},
+    }, required=('name', 'type')),
+    'args': _named(_IDENTIFIER, ARGUMENT_SCHEMA),
+    'constants': _named(_FIELD_PATH, _SCALAR),
+    'timeout_s': _SECONDS,
+    'server_timeout_s': _SECONDS,
+    'result': _named(_IDENTIFIER, RESULT_SCHEMA),
+    'reason': {'type': 'string', 'pattern': _FIELD_PATH},
+}, required=('description', 'motion', 'action', 'timeout_s'))
+
+POLICY_SCHEMA = _mapping({
+    'version': {'const': 1},
+    'tools': {'type': 'object', 'minProperties': 1, 'patternProperties': {_NAME: TOOL_SCHEMA},
+              'additionalProperties': False},
+}, required=('version', 'tools'))

@@ -1,0 +1,130 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a tool policy is once it has been read: plain, frozen data.
+
+policy.py makes it, binding.py holds it against ROS types, checks.py holds calls against it. Knows
+no file, no ROS and no model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from gemma_thor_ros.ros.policy_file import PolicyFile
+
+Scalar = str | int | float | bool
+
+DEFAULT_SERVER_TIMEOUT_S = 2.0
+DEFAULT_MAX_LENGTH = 1000        # characters of a string argument
+DEFAULT_RESULT_LENGTH = 400      # characters of a result text that the model is told
+DEFAULT_RESULT_DIGITS = 3        # digits after the point of a result number
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a tool.
+
+    `minimum` and `maximum` hold for the converted value: metres or radians where there is a unit,
+    else the plain number. `sign` and `values` are tables by enum value.
+    """
+
+    name: str
+    type: str
+    description: str = ''
+    enum: tuple[Scalar, ...] = ()
+    required: bool = True
+    default: Scalar | None = None
+    field: str = ''
+    unit: str = ''
+    unit_arg: str = ''
+    sign_arg: str = ''
+    sign: dict[str, int] = dataclasses.field(default_factory=dict)
+    values: dict[str, Scalar] = dataclasses.field(default_factory=dict)
+    minimum: float | None = None
+    maximum: float | None = None
+    max_length: int = DEFAULT_MAX_LENGTH
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether the value is a length or an angle."""
+        return bool(self.unit or self.unit_arg)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of this argument as the model sees it."""
+        schema: dict[str, Any] = {'type': self.type}
+        if self.enum:
+            schema['enum'] = list(self.enum)
+        if self.description:
+            schema['description'] = self.description
+        if not self.has_unit:  # limits in SI would mislead where the model writes another unit
+            if self.minimum is not None:
+                schema['minimum'] = self.minimum
+            if self.maximum is not None:
+                schema['maximum'] = self.maximum
+        if self.default is not None:
+            schema['default'] = self.default
+        return schema
+
+
+@dataclass(frozen=True)
+class ResultField:
+    """One value of a result that the model is told under `name`."""
+
+    name: str
+    field: str
+    unit: str = ''
+    digits: int = DEFAULT_RESULT_DIGITS
+    max_length: int = DEFAULT_RESULT_LENGTH
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a tool stands for. `name` is a ROS name as in the file."""
+
+    kind: str                        # action
+    name: str
+    type: str                        # package/action/Name
+
+
+@dataclass(frozen=True)
+class ToolPolicy:
+    """One tool and what it stands for. Times in seconds."""
+
+    name: str
+    description: str
+    motion: bool
+    target: Target
+    args: tuple[Argument, ...]
+    constants: dict[str, Scalar]
+    timeout_s: float
+    server_timeout_s: float
+    result: tuple[ResultField, ...]
+    reason_field: str
+
+    def argument(self, name: str) -> Argument | None:
+        """Return the argument of that name, or None."""
+        return next((arg for arg in self.args if arg.name == name), None)
+
+    def openai_tool(self) -> dict[str, Any]:
+        """Return the tool in the OpenAI form, as the model sees it."""
+        parameters: dict[str, Any] = {
+            'type': 'object', 'properties': {arg.name: arg.schema() for arg in self.args}}
+        required = [arg.name for arg in self.args if arg.required]
+        if required:
+            parameters['required'] = required
+        return {'type': 'function', 'function': {
+            'name': self.name, 'description': self.description, 'parameters': parameters}}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """All tools of one policy file. What is not in it is denied."""
+
+    source: PolicyFile
+    tools: dict[str, ToolPolicy]
+
+    def openai_tools(self) -> list[dict[str, Any]]:
+        """Return the tools that are shown to the model, in the order of the file."""
+        return [tool.openai_tool() for tool in self.tools.values()]
