@@ -1,15 +1,16 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""GET /: the web page, one self-contained document that asks for nothing from elsewhere.
+"""GET / and /docs: web pages, self-contained documents that ask for nothing from elsewhere.
 
-Its parts lie in web/. The content security policy names the hashes of its one style and its one
-script, so that nothing else can run, whatever a model writes.
+Their parts lie in web/. The content security policy names the hashes of a page's one style and its
+one script, so that nothing else can run, whatever a model writes.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from fastapi import APIRouter, Response
@@ -18,11 +19,29 @@ _FOLDER = Path(__file__).parent / 'web'
 
 
 def page_router() -> APIRouter:
-    """Return the route; the page is put together once."""
+    """Return the routes; the pages are put together once."""
     router = APIRouter()
+    pages = {
+        '/': _document('page.html', 'markdown.js', 'chat.js'),
+        '/docs': _document('api.html', 'api.js'),
+    }
+    for path, (content, headers) in pages.items():
+        router.add_api_route(path, _sender(content, headers), include_in_schema=False)
+    return router
+
+
+def _sender(content: bytes, headers: dict[str, str]) -> Callable[[], Awaitable[Response]]:
+    async def send() -> Response:
+        return Response(content, headers=headers)
+
+    return send
+
+
+def _document(page: str, *scripts: str) -> tuple[bytes, dict[str, str]]:
+    """Return a page with its style and scripts in it, and its headers."""
     style = _read('page.css')
-    script = f'{_read("markdown.js")}\n{_read("chat.js")}'
-    page = _read('page.html').replace('/*STYLE*/', style).replace('/*SCRIPT*/', script).encode()
+    script = '\n'.join(_read(name) for name in scripts)
+    content = _read(page).replace('/*STYLE*/', style).replace('/*SCRIPT*/', script)
     headers = {
         'Content-Type': 'text/html; charset=utf-8',
         'Content-Security-Policy': policy(style, script),
@@ -31,12 +50,7 @@ def page_router() -> APIRouter:
         'Referrer-Policy': 'no-referrer',
         'Cache-Control': 'no-cache',
     }
-
-    @router.get('/', include_in_schema=False)
-    async def page_route() -> Response:
-        return Response(page, headers=headers)
-
-    return router
+    return content.encode(), headers
 
 
 def policy(style: str, script: str) -> str:

@@ -27,7 +27,8 @@ from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.server.errors import plain_error
 
 _LOOPBACK_NAMES = ('localhost', '127.0.0.1', '::1')
-_OPEN_PATHS = ('/', '/health')  # the page holds no secret; its calls need the key
+# The pages and the description hold no secret; what the pages call needs the key.
+_OPEN_PATHS = ('/', '/docs', '/openapi.json', '/health')
 _REQUEST_ID = re.compile(r'[A-Za-z0-9._:-]{1,64}')
 _BODIES_AT_ONCE = 8  # of the largest size; more memory is not given to bodies
 

@@ -316,3 +316,15 @@ def test_screenshot(open_page: OpenPage, tmp_path: Path, pytestconfig: Any) -> N
     page.screenshot(path)
     assert path.read_bytes().startswith(b'\x89PNG')
     assert path.stat().st_size > 10_000
+
+
+def test_the_api_page_shows_every_route(open_page: OpenPage) -> None:
+    page = open_page('x<turn|>', path='/docs')
+    page.wait('document.querySelectorAll("#objects section").length > 20')
+    routes = ' '.join(page.text('#routes summary'))
+    for route in ('POST /v1/chat/completions', 'POST /v1/responses', 'GET /metrics'):
+        assert route in routes
+    page.click('#routes details:nth-of-type(5) summary')
+    assert page.js('document.querySelector("#ChatCompletionRequest table").innerText'
+                   '.includes("messages *")')
+    clean(page)
