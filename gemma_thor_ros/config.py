@@ -257,6 +257,43 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _s('ros.autostart', True, 'Configure at start and activate when the model is ready.'),
     _s('ros.system_prompt', '', 'System message of requests and sessions that bring none.'),
+    _s(
+        'ros.system_prompt_file',
+        '',
+        'Text file with it, in place of ros.system_prompt; read at configure.',
+    ),
+    _s(
+        'ros.speech_units',
+        True,
+        'Say units, currencies and signs on ~/sentences in English words (docs/speech.md).',
+        live=True,
+    ),
+    _s(
+        'ros.prompt_policy',
+        'queue',
+        'What becomes of a message on ~/prompt while another one is answered.',
+        choices=('queue', 'keep_last', 'interrupt'),
+        live=True,
+    ),
+    _s(
+        'ros.prompt_queue',
+        8,
+        "Messages on ~/prompt that may wait with 'queue'; one more is refused.",
+        1,
+        1000,
+        live=True,
+    ),
+    _s(
+        'ros.prompt_session',
+        'prompt',
+        'Session of the messages on ~/prompt; empty = each stands alone.',
+        live=True,
+    ),
+    _s(
+        'ros.publish_http',
+        False,
+        'HTTP requests appear on ~/requests too, when the audit is on.',
+    ),
     _s('http.enabled', True, 'Serve the OpenAI-compatible endpoint.'),
     _s(
         'http.host', '127.0.0.1', 'Address to bind; beyond loopback http.api_key_file is required.'
@@ -313,11 +350,23 @@ SETTINGS: tuple[Setting, ...] = (
         "Tool policy (YAML); 'demo' is the demo robot's; empty = no tools.",
     ),
     _s('tools.dry_run', False, 'Check and report tool calls, never execute them.'),
+    _s('tools.execute_prompts', False, 'Messages on ~/prompt may use the tools of the policy.'),
     _s('tools.max_rounds', 6, 'Generations of one agent loop at most.', 1, 255),
     _s(
         'tools.guard',
         'auto',
         "Name of the goal_guard node; 'auto' = goal_guard in this namespace.",
+    ),
+    _s('audit.enabled', False, 'Record each request on ~/requests and in audit.file.'),
+    _s(
+        'audit.file',
+        '',
+        'JSON lines, one a generation, appended; empty = ~/requests alone.',
+    ),
+    _s(
+        'audit.redact',
+        False,
+        'Leave texts, tool arguments and token ids out of the records; their hashes stay.',
     ),
 )
 

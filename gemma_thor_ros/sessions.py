@@ -324,7 +324,9 @@ def _cut_turn(messages: Sequence[Message], num_characters: int) -> list[Message]
                 continue
             message = {**message, 'content': cut}
         kept.append(message)
-    return kept if any(m.get('role') == 'assistant' for m in kept) else []
+    if any(message.get('role') == 'assistant' for message in kept):
+        return kept
+    return [message for message in kept if message.get('role') == 'tool']  # of calls before it
 
 
 def _view(session: Session) -> SessionView:

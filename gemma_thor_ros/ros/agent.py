@@ -27,6 +27,7 @@ from gemma_thor_ros.schema import (
     ChatResult,
     ErrorCode,
     FinishReason,
+    QueuePosition,
     RequestError,
     Timings,
     TokenLogprob,
@@ -36,6 +37,8 @@ from gemma_thor_ros.schema import (
 
 # Cancels and tokens wake the wait; this bounds what a lost wake-up could cost.
 POLL_S = 0.5
+# A request that has no token after so long may be in the queue.
+QUEUED_AFTER_S = 0.1
 # Room for '.255' behind a request id in the 64 characters that chat.py takes.
 _ROUND_ID_CHARACTERS = 60
 
@@ -104,6 +107,14 @@ class Acting:
     on_event: Callable[[CallEvent, int], None]  # (step, round)
 
 
+@dataclass(frozen=True)
+class Queue:
+    """Who hears where a waiting request stands."""
+
+    position: Callable[[str], QueuePosition | None]  # Chat.queue_position
+    tell: Callable[[QueuePosition], None]
+
+
 class Generation:
     """Runs one request in the caller's thread.
 
@@ -112,6 +123,7 @@ class Generation:
         running: where a cancel of the request arrives.
         writer: takes the deltas of all rounds.
         timeout_s: for the whole request, tools included; steady clock.
+        queue: hears of changes of the position while the request waits for its first token.
     """
 
     def __init__(
@@ -120,11 +132,13 @@ class Generation:
         running: Running,
         writer: ChunkWriter,
         timeout_s: float,
+        queue: Queue | None = None,
     ) -> None:
         self._submit = submit
         self._running = running
         self._writer = writer
         self._timeout_s = timeout_s
+        self._queue = queue
         self._started = time.monotonic()
         self._logprobs: list[TokenLogprob] = []
 
@@ -183,6 +197,8 @@ class Generation:
         stream = self._submit(dataclasses.replace(request, timeout_s=timeout_s))
         self._running.attach(stream)
         try:
+            if self._queue is not None:
+                self._wait_for_turn(stream, request.request_id, self._queue)
             while not stream.done:
                 due_s = self._writer.due_s()
                 stream.wait(POLL_S if due_s is None else min(due_s, POLL_S))
@@ -197,6 +213,17 @@ class Generation:
             # The limit that counts is the whole request's, not what was left of it.
             return dataclasses.replace(result, message=self._timeout_message())
         return self._cancelled(result) if result.code is ErrorCode.CANCELLED else result
+
+    def _wait_for_turn(self, stream: Stream, request_id: str, queue: Queue) -> None:
+        """Return with the first token, or when the request is not in the queue (any more)."""
+        told: QueuePosition | None = None
+        while not stream.wait(QUEUED_AFTER_S if told is None else POLL_S):
+            position = queue.position(request_id)
+            if position is None:
+                return
+            if told is None or _differ(told, position):
+                queue.tell(position)
+                told = position
 
     def _goes_on(self, answer: Answer, acting: Acting) -> bool:
         """Run the calls of the last round; True when the model is to be told what came of them."""
@@ -274,6 +301,13 @@ def assistant_message(result: ChatResult) -> Message:
             for call in result.tool_calls
         ]
     return message
+
+
+def _differ(told: QueuePosition, now: QueuePosition) -> bool:
+    """Whether a client should be told: another position, or another wait in whole seconds."""
+    return told.position != now.position or round(told.expected_wait_s) != round(
+        now.expected_wait_s
+    )
 
 
 def _last_assistant(messages: list[Message]) -> int:

@@ -26,7 +26,7 @@ from gemma_thor_ros.ros.executors import SERVICES_QOS
 from gemma_thor_ros.ros.request_runner import Acts, Listener, RequestRunner
 from gemma_thor_ros.ros.running import Running
 from gemma_thor_ros.ros.token_topic import TOKENS_QOS
-from gemma_thor_ros.schema import ErrorCode, RequestError
+from gemma_thor_ros.schema import ErrorCode, QueuePosition, RequestError
 
 # The goal's status follows the cancel callback within moments; this only bounds the wait.
 _CANCEL_STATUS_S = 1.0
@@ -79,6 +79,7 @@ class ChatActionServer:
                 Chat.Feedback(kind=Chat.Feedback.TOKENS, chunk=chunk)
             ),
             on_tool_event=lambda event: goal_handle.publish_feedback(_tool_feedback(event)),
+            on_queued=lambda position: goal_handle.publish_feedback(_queue_feedback(position)),
         )
         result = Chat.Result(request_id=goal.request_id, session_id=goal.session_id)
         try:
@@ -116,6 +117,14 @@ def fill_result(result: Chat.Result, answer: Answer) -> None:
 
 def _tool_feedback(event: msg.ToolEvent) -> Chat.Feedback:
     return Chat.Feedback(kind=Chat.Feedback.TOOL_EVENT, tool_event=event)
+
+
+def _queue_feedback(position: QueuePosition) -> Chat.Feedback:
+    return Chat.Feedback(
+        kind=Chat.Feedback.QUEUED,
+        queue_position=position.position,
+        expected_wait_s=float(position.expected_wait_s),
+    )
 
 
 def _end(

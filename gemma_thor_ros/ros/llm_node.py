@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builtin_interfaces.msg import Time
@@ -21,6 +22,7 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallb
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
+from std_msgs.msg import String
 
 import gemma_thor_ros.msg as msg
 from gemma_thor_ros import resources
@@ -34,11 +36,14 @@ from gemma_thor_ros.ros.executors import NodeExecutors
 from gemma_thor_ros.ros.heartbeat import Heartbeat
 from gemma_thor_ros.ros.node_runtime import NodeRuntime
 from gemma_thor_ros.ros.parameters import NodeParameters, unknown_parameters
-from gemma_thor_ros.ros.request_runner import RequestRunner
-from gemma_thor_ros.ros.running import RunningRequests
+from gemma_thor_ros.ros.prompt_intake import PromptIntake
+from gemma_thor_ros.ros.request_runner import Acts, Listener, RequestRunner
+from gemma_thor_ros.ros.running import Running, RunningRequests
 from gemma_thor_ros.ros.services import Services
+from gemma_thor_ros.ros.session_services import SessionServices
+from gemma_thor_ros.ros.speech import SpeechWriter
 from gemma_thor_ros.ros.token_topic import TOKENS_QOS
-from gemma_thor_ros.schema import ConfigError, ErrorCode, RequestError
+from gemma_thor_ros.schema import ChatRequest, ConfigError, ErrorCode, RequestError
 
 if TYPE_CHECKING:
     from gemma_thor_ros.ros.bridge import ToolBridge
@@ -52,6 +57,7 @@ DATA_THREADS = 256
 MAX_REQUESTS = DATA_THREADS - 8
 WATCH_S = 0.2  # how soon a failed engine is noticed
 TOOL_EVENTS_QOS = QoSProfile(depth=100)
+PROMPT_QOS = QoSProfile(depth=100)
 _SUCCESS = TransitionCallbackReturn.SUCCESS
 _FAILURE = TransitionCallbackReturn.FAILURE
 
@@ -98,6 +104,7 @@ class LlmNode(LifecycleNode):
         self._bridge: ToolBridge | None = None
         self._sidecar: Sidecar | None = None
         self._fault = ''
+        self.system_prompt = ''
         self._active = False
         self._autostarting = False
         self._closing = False
@@ -120,20 +127,32 @@ class LlmNode(LifecycleNode):
         self._on_engine_failed = on_engine_failed
         self._watch = self.create_timer(WATCH_S, self._check_engine, callback_group=control)
         self._heartbeat = Heartbeat(self, lambda: self._active)
+        speech = SpeechWriter(
+            self.create_publisher(msg.Sentence, '~/sentences', TOKENS_QOS).publish,
+            lambda: bool(self.config['ros.speech_units']),
+        )
         runner = self._runner = RequestRunner(
             self,
             self._requests,
             self._counters,
             self.create_publisher(msg.TokenChunk, '~/tokens', TOKENS_QOS),
             self.create_publisher(msg.ToolEvent, '~/tool_events', TOOL_EVENTS_QOS),
+            speech,
         )
         self._action = ChatActionServer(self, runner, control)
         self._service_desk = Services(
             self, self, runner, self._requests, self._status.engine_state, data, control
         )
-        self._executors = NodeExecutors(
-            self, (self.default_callback_group, control), DATA_THREADS
+        self._sessions = SessionServices(self, self, runner, self._requests, speech, data)
+        self._prompts = PromptIntake(self.config, self._run_prompt, runner.publish_refusal)
+        self.create_subscription(
+            String,
+            '~/prompt',
+            self._on_prompt,
+            PROMPT_QOS,
+            callback_group=control,
         )
+        self._executors = NodeExecutors(self, (self.default_callback_group, control), DATA_THREADS)
         for sentence in unknown_parameters(list(getattr(self, '_parameter_overrides', {}))):
             self.get_logger().warning(sentence)
 
@@ -161,6 +180,7 @@ class LlmNode(LifecycleNode):
         answered = self._requests.wait_idle(left() / 2)
         ended = self._free(left() / 2)
         self._heartbeat.stop(left())
+        ended = self._prompts.close(left()) and ended
         return self._executors.stop(left()) and answered and ended
 
     def note_fault(self, sentence: str) -> None:
@@ -185,6 +205,13 @@ class LlmNode(LifecycleNode):
         """Return the node's present time."""
         return self.get_clock().now().to_msg()
 
+    def _on_prompt(self, prompt: String) -> None:
+        self._prompts.put(prompt.data)
+
+    def _run_prompt(self, request: ChatRequest, on_begin: Callable[[Running], None]) -> None:
+        acts = Acts() if self.config['tools.execute_prompts'] else None
+        self._runner.run(request, acts=acts, listener=Listener(on_begin))
+
     # Lifecycle. All of it runs in the control thread.
 
     @_logged
@@ -199,6 +226,7 @@ class LlmNode(LifecycleNode):
             runtime = self._runtime = NodeRuntime(self.config)
             runtime.on_change(self._on_runtime_change)
             try:
+                self.system_prompt = _system_prompt(self.config)
                 self._make_bridge()
                 self._start_sidecar(runtime)
                 runtime.start()
@@ -252,6 +280,8 @@ class LlmNode(LifecycleNode):
 
     def _make_bridge(self) -> None:
         path = self.config['tools.policy_file']
+        if not path and self.config['tools.execute_prompts']:
+            raise ConfigError('tools.execute_prompts is set, but tools.policy_file is empty')
         if not path:
             return
         from gemma_thor_ros.ros.bridge import ToolBridge  # not needed without a policy
@@ -280,6 +310,7 @@ class LlmNode(LifecycleNode):
     def _deactivate(self, reason: str) -> None:
         self._active = False
         self._requests.close(reason)
+        self._prompts.clear(reason)
         self._requests.cancel(reason=reason)
         if self._runtime is not None:
             self._runtime.close()
@@ -340,3 +371,14 @@ class LlmNode(LifecycleNode):
     def _ready(self) -> bool:
         runtime: Runtime | None = self._runtime
         return runtime is not None and runtime.state is State.READY
+
+
+def _system_prompt(config: EngineConfig) -> str:
+    """Return the system message of conversations that bring none; '' = none."""
+    if not config['ros.system_prompt_file']:
+        return str(config['ros.system_prompt'])
+    path = Path(config['ros.system_prompt_file']).expanduser()
+    try:
+        return path.read_text(encoding='utf-8').strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f'ros.system_prompt_file {path} can not be read: {error}') from error

@@ -26,7 +26,7 @@ from gemma_thor_ros.config import BY_NAME, SETTINGS, EngineConfig, Setting, Valu
 from gemma_thor_ros.schema import ConfigError
 
 # What a person decides about safety and access is fixed when the process starts.
-FIXED_PREFIXES = ('tools.', 'http.')
+FIXED_PREFIXES = ('tools.', 'http.', 'audit.')
 _TYPES = {
     'bool': ParameterType.PARAMETER_BOOL,
     'int': ParameterType.PARAMETER_INTEGER,

@@ -8,10 +8,11 @@ service.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from builtin_interfaces.msg import Time
@@ -20,13 +21,20 @@ from rclpy.publisher import Publisher
 import gemma_thor_ros.msg as msg
 from gemma_thor_ros.chat import Chat
 from gemma_thor_ros.config import EngineConfig
-from gemma_thor_ros.ros.agent import Acting, Answer, Generation, Message, Tools
+from gemma_thor_ros.ros.agent import Acting, Answer, Generation, Message, Queue, Tools
 from gemma_thor_ros.ros.answers import tool_event_to_ros
 from gemma_thor_ros.ros.diagnostics import RequestCounters
 from gemma_thor_ros.ros.running import Running, RunningRequests
+from gemma_thor_ros.ros.speech import SpeechWriter
 from gemma_thor_ros.ros.token_topic import ChunkWriter
 from gemma_thor_ros.ros.verdict import CallEvent
-from gemma_thor_ros.schema import ChatRequest, ErrorCode, FinishReason, RequestError
+from gemma_thor_ros.schema import (
+    ChatRequest,
+    ErrorCode,
+    FinishReason,
+    QueuePosition,
+    RequestError,
+)
 from gemma_thor_ros.sessions import leading_system
 
 _log = logging.getLogger(__name__)
@@ -36,6 +44,7 @@ class Host(Protocol):
     """What a runner needs of the node."""
 
     config: EngineConfig
+    system_prompt: str  # of conversations that bring none
 
     def require_chat(self) -> Chat:
         """Return the chat, or raise RequestError NOT_READY with the reason."""
@@ -62,6 +71,7 @@ class Listener:
     on_begin: Callable[[Running], None] = lambda running: None
     on_chunk: Callable[[msg.TokenChunk], None] = lambda chunk: None
     on_tool_event: Callable[[msg.ToolEvent], None] = lambda event: None
+    on_queued: Callable[[QueuePosition], None] | None = None
 
 
 class RequestRunner:
@@ -74,12 +84,14 @@ class RequestRunner:
         counters: RequestCounters,
         tokens: Publisher[Any],
         tool_events: Publisher[Any],
+        speech: SpeechWriter,
     ) -> None:
         self._host = host
         self._requests = requests
         self._counters = counters
         self._tokens = tokens
         self._tool_events = tool_events
+        self._speech = speech
         self._untold = UntoldResults()
 
     def forget_session(self, session_id: str) -> None:
@@ -102,8 +114,8 @@ class RequestRunner:
             _log.warning('request %s ended: the robot was stopped: %s', running.request_id, reason)
 
     def with_system_prompt(self, request: ChatRequest, chat: Chat) -> ChatRequest:
-        """Put ros.system_prompt before a conversation that begins without a system message."""
-        prompt = self._host.config['ros.system_prompt']
+        """Put the system prompt before a conversation that begins without a system message."""
+        prompt = self._host.system_prompt
         if not prompt or leading_system(request.messages):
             return request
         if _has_history(request, chat):
@@ -155,30 +167,8 @@ class RequestRunner:
             acting = None if acts is None else self._acting(request, acts, running, listener)
             if not may_wait:
                 _refuse_when_busy(chat)
-            writer = ChunkWriter(
-                running.request_id,
-                request.session_id,
-                lambda chunk: self._publish(chunk, listener),
-                lambda: float(self._host.config['ros.token_rate']),
-                self._host.stamp,
-            )
-            limit_s = request.timeout_s or timeout_s or float(self._host.config['request.timeout'])
-            request = dataclasses.replace(
-                self.with_system_prompt(request, chat), request_id=running.request_id
-            )
-            generation = Generation(chat.submit, running, writer, limit_s)
-            owed = self._untold.take(request.session_id)
-            try:
-                answer = generation.run(_with_results(request, owed, chat), acting)
-            except RequestError:
-                # Nothing was begun, so there is nothing to end.
-                self._untold.keep(request.session_id, owed)
-                raise
-            except Exception:
-                writer.finish(FinishReason.ERROR, ErrorCode.ENGINE)
-                raise
-            self._untold.keep(request.session_id, answer.untold)
-            writer.finish(answer.result.finish_reason, answer.result.code)
+            with _held(chat, request.session_id, running.request_id):
+                answer = self._generate(chat, request, running, acting, listener, timeout_s)
         except RequestError:
             raise
         except Exception as error:
@@ -190,6 +180,52 @@ class RequestRunner:
             self._requests.end(running)
         self._counters.ended(answer.result)
         return answer
+
+    def _generate(
+        self,
+        chat: Chat,
+        request: ChatRequest,
+        running: Running,
+        acting: Acting | None,
+        listener: Listener,
+        timeout_s: float,
+    ) -> Answer:
+        """Run what has been registered."""
+        writer = self._writer(running.request_id, request.session_id, listener)
+        limit_s = request.timeout_s or timeout_s or float(self._host.config['request.timeout'])
+        request = dataclasses.replace(
+            self.with_system_prompt(request, chat),
+            request_id=running.request_id,
+            parent_id=running.request_id,
+        )
+        queue = listener.on_queued and Queue(chat.queue_position, listener.on_queued)
+        generation = Generation(chat.submit, running, writer, limit_s, queue)
+        owed = self._untold.take(request.session_id)
+        try:
+            answer = generation.run(_with_results(request, owed, chat), acting)
+        except RequestError:
+            # Nothing was begun, so there is nothing to end.
+            self._untold.keep(request.session_id, owed)
+            raise
+        except Exception:
+            writer.finish(FinishReason.ERROR, ErrorCode.ENGINE)
+            raise
+        self._untold.keep(request.session_id, answer.untold)
+        writer.finish(answer.result.finish_reason, answer.result.code)
+        return answer
+
+    def publish_refusal(self, request_id: str, session_id: str, error: RequestError) -> None:
+        """End on the topics a request that nobody waits for and that was refused."""
+        self._writer(request_id, session_id, Listener()).finish(FinishReason.ERROR, error.code)
+
+    def _writer(self, request_id: str, session_id: str, listener: Listener) -> ChunkWriter:
+        return ChunkWriter(
+            request_id,
+            session_id,
+            lambda chunk: self._publish(chunk, listener),
+            lambda: float(self._host.config['ros.token_rate']),
+            self._host.stamp,
+        )
 
     def _acting(
         self, request: ChatRequest, acts: Acts, running: Running, listener: Listener
@@ -232,6 +268,7 @@ class RequestRunner:
     def _publish(self, chunk: msg.TokenChunk, listener: Listener) -> None:
         self._tokens.publish(chunk)
         listener.on_chunk(chunk)
+        self._speech.take(chunk)
 
 
 class UntoldResults:
@@ -264,9 +301,23 @@ class UntoldResults:
                 self._messages.pop(session_id, None)
 
 
+@contextlib.contextmanager
+def _held(chat: Chat, session_id: str, request_id: str) -> Iterator[None]:
+    """Keep a session while a request has rounds to come."""
+    if not session_id:
+        yield
+        return
+    chat.hold_session(session_id, 'ros', request_id)
+    try:
+        yield
+    finally:
+        chat.release_session(session_id, request_id)
+
+
 def _has_history(request: ChatRequest, chat: Chat) -> bool:
     return bool(request.session_id) and any(
-        view.session_id == request.session_id for view in chat.list_sessions()
+        view.session_id == request.session_id and view.num_messages
+        for view in chat.list_sessions()
     )
 
 

@@ -30,6 +30,7 @@ class Running:
         self.session_id = session_id
         self.acting = acting
         self.cancelled = threading.Event()
+        self.ended = threading.Event()
         self.reason = ''
         self.code = ErrorCode.CANCELLED
         self._lock = threading.Lock()
@@ -108,6 +109,7 @@ class RunningRequests:
         with self._idle:
             self._requests.pop(running.request_id, None)
             self._idle.notify_all()
+        running.ended.set()
 
     def all(self) -> list[Running]:
         """Return what is running now."""

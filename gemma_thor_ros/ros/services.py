@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""The node's services: chat_once, ask and the small ones.
+"""The node's services: chat_once, ask and the small ones; session_services.py has the rest.
 
 Callbacks that wait for an answer run in the data pool, many at once; none of them spins. A fault
 becomes error_code and error_msg of the answer, never an exception.
@@ -24,16 +24,13 @@ from gemma_thor_ros.ros.answers import chat_result_to_ros, error_to_ros
 from gemma_thor_ros.ros.conversions import (
     chat_request_from_ros,
     duration_from_ros,
-    duration_to_ros,
     render_request_from_ros,
     ros_text,
-    time_to_ros,
 )
 from gemma_thor_ros.ros.executors import SERVICES_QOS
 from gemma_thor_ros.ros.request_runner import Host, RequestRunner
 from gemma_thor_ros.ros.running import RunningRequests
 from gemma_thor_ros.schema import ChatRequest, ErrorCode, RequestError
-from gemma_thor_ros.sessions import SessionView
 
 _log = logging.getLogger(__name__)
 
@@ -67,15 +64,13 @@ class Services:
             (srv.Tokenize, 'tokenize', self._tokenize, group),
             (srv.Detokenize, 'detokenize', self._detokenize, group),
             (srv.RenderPrompt, 'render_prompt', self._render_prompt, group),
-            (srv.ListSessions, 'list_sessions', self._list_sessions, group),
-            (srv.ResetSession, 'reset_session', self._reset_session, group),
             (srv.GetModelInfo, 'get_model_info', self._get_model_info, control),
             (srv.Cancel, 'cancel', self._cancel, control),
         ):
             node.create_service(
                 kind,
                 f'~/{name}',
-                _answering(callback),
+                answering(callback),
                 qos_profile=SERVICES_QOS,
                 callback_group=callback_group,
             )
@@ -147,37 +142,6 @@ class Services:
             )
         return ChatRequest(**{**vars(asked), 'tools': tuple(bridge.tools())})
 
-    def _list_sessions(
-        self, request: srv.ListSessions.Request, response: srv.ListSessions.Response
-    ) -> None:
-        views = self._host.require_chat().list_sessions()
-        response.sessions = [self._session_info(view) for view in views]
-
-    def _session_info(self, view: SessionView) -> msg.SessionInfo:
-        return msg.SessionInfo(
-            session_id=view.session_id,
-            owner=view.owner,
-            num_messages=view.num_messages,
-            num_tokens=view.num_tokens,
-            max_tokens=self._host.config['session.max_tokens'],
-            created=time_to_ros(view.created),
-            last_used=time_to_ros(view.last_used),
-            ttl=duration_to_ros(self._host.config['session.ttl']),
-            busy=view.busy,
-        )
-
-    def _reset_session(
-        self, request: srv.ResetSession.Request, response: srv.ResetSession.Response
-    ) -> None:
-        chat = self._host.require_chat()
-        response.num_reset = chat.reset_session(request.session_id, request.remove)
-        self._runner.forget_session(request.session_id)
-        session = '' if request.session_id == '*' else request.session_id
-        for running in self._requests.all():
-            # An agent loop between two generations is no engine request: it is ended here.
-            if running.session_id and session in ('', running.session_id):
-                running.cancel('its session was reset')
-
     def _get_model_info(
         self, request: srv.GetModelInfo.Request, response: srv.GetModelInfo.Response
     ) -> None:
@@ -203,7 +167,7 @@ class Services:
             )
 
 
-def _answering(callback: Callable[[Any, Any], None]) -> Callable[[Any, Any], Any]:
+def answering(callback: Callable[[Any, Any], None]) -> Callable[[Any, Any], Any]:
     """Make a service callback of one that fills the response and raises RequestError."""
 
     @functools.wraps(callback)

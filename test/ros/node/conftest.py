@@ -92,7 +92,7 @@ class Peer:
             raise NoAnswerError(f'no answer within {limit_s} s')
         return future.result()
 
-    def call(self, kind, name, limit_s=10.0, **fields):
+    def call(self, kind, name, /, limit_s=10.0, **fields):
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = self.node.create_client(kind, f'/{NAME}/{name}')
