@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 
 class ErrorCode(IntEnum):
@@ -101,6 +101,32 @@ class SamplingParams:
     logprobs: int = -1  # -1 off, 0 the chosen token only, n <= 20 alternatives
 
 
+class Guide(Protocol):
+    """Which token may come next in one answer; it belongs to one request, then to the engine.
+
+    The engine asks before each token and tells which one it took; what it only tries, such as
+    drafts, it takes back. An exception ends the request.
+    """
+
+    @property
+    def banned(self) -> tuple[int, ...]:
+        """Ids that may not come next where `allowed` gives None."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is over."""
+
+    def allowed(self) -> bytes | None:
+        """One bit per id that may come next, bit id % 8 of byte id // 8; None: all but `banned`.
+        """
+
+    def accept(self, token_id: int) -> None:
+        """Go on behind a token."""
+
+    def rollback(self, num_tokens: int) -> None:
+        """Go back before the last tokens, as many as a step may try."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What the engine runs: token ids in, token ids out.
@@ -123,6 +149,7 @@ class Request:
     token_gap_s: float = 0.0
     checkpoints: tuple[int, ...] = ()
     identity: str = ''
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,21 @@ The only file of engine/ that calls the model. Knows no queue, no thread and no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from gemma_thor_ros.engine.admission import Limits, id_array, suppressed_ids
 from gemma_thor_ros.engine.plan import Plan
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.models.batch import Batch
-from gemma_thor_ros.ops.sample import SampleError, logprobs_ref, sample_row
-from gemma_thor_ros.schema import TokenLogprob
+from gemma_thor_ros.ops.sample import SampleError, SampleRow, logprobs_ref, sample_row
+from gemma_thor_ros.schema import Guide, TokenLogprob
+
+_CACHED_MASKS = 32                                       # a guide's common ones come as one object
 
 
 class ModelConfig(Protocol):
@@ -83,12 +87,42 @@ class Runner:
         if sequence.num_generated < sampling.min_tokens:
             suppress = id_array(suppressed_ids(self._limits, sampling, sequence.num_generated))
         row = sequence.history.sample_row(sequence.num_tokens, suppress)
+        guide = sequence.request.guide
         try:
+            if guide is not None:
+                row = self._guided(row, guide)
             token_id = sample_row(logits, row)
+            if guide is not None:
+                guide.accept(token_id)
         except SampleError as error:
             return Choice(-1, error='No token could be chosen at position '
                                     f'{row.position}: {error}.')
+        except Exception as error:                       # a guide's fault is its request's alone
+            if guide is None:
+                raise
+            return Choice(-1, error=f'The guide of the answer failed at position {row.position}: '
+                                    f'{type(error).__name__}: {error}.')
         if sampling.logprobs < 0:
             return Choice(token_id)
         logprob, top = logprobs_ref(logits, token_id, sampling.logprobs)
         return Choice(token_id, TokenLogprob(token_id, logprob, top))
+
+    def _guided(self, row: SampleRow, guide: Guide) -> SampleRow:
+        """The row with what its guide allows. Where that are stop ids alone, min_tokens yields."""
+        bits = guide.allowed()
+        if bits is None:
+            banned = np.array(guide.banned, np.int64)
+            return replace(row, suppress_ids=np.union1d(row.suppress_ids, banned))
+        allowed = _mask(bits, self._limits.vocab_size)
+        suppress = row.suppress_ids
+        if suppress.size > self._suppress.size and not np.delete(allowed, suppress).any():
+            suppress = self._suppress
+        return replace(row, allowed=allowed, suppress_ids=suppress)
+
+
+@lru_cache(_CACHED_MASKS)
+def _mask(bits: bytes, vocab_size: int) -> npt.NDArray[np.bool_]:
+    """(V,) bool of a guide's bits, which may be fewer or more than V."""
+    found = np.unpackbits(np.frombuffer(bits, np.uint8), count=vocab_size, bitorder='little')
+    found.setflags(write=False)
+    return found.view(np.bool_)

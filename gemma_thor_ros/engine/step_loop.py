@@ -150,8 +150,9 @@ class StepLoop:
 
     def _end_if_done(self, sequence: Sequence, token_id: int) -> None:
         sampling = sequence.request.sampling
+        guide = sequence.request.guide
         own_stop = token_id in self._limits.stop_ids and not sampling.ignore_eos
-        if own_stop or token_id in sampling.stop_ids:
+        if own_stop or token_id in sampling.stop_ids or (guide is not None and guide.finished):
             end = End(FinishReason.STOP, stop_id=token_id)
         elif sequence.num_generated >= sampling.max_tokens:
             end = End(FinishReason.LENGTH)

@@ -64,7 +64,7 @@ def make_request() -> Callable[..., Request]:
 
     def make(prompt: tuple[int, ...] = (200, 201, 202), **fields: Any) -> Request:
         request = {name: fields.pop(name) for name in (
-            'priority', 'choice', 'deadline_s', 'first_token_s', 'token_gap_s')
+            'priority', 'choice', 'deadline_s', 'first_token_s', 'token_gap_s', 'guide')
             if name in fields}
         request_id = fields.pop('request_id', f'r{next(count)}')
         fields.setdefault('temperature', 0.0)
