@@ -117,8 +117,7 @@ class Guide(Protocol):
         """Whether the answer is over."""
 
     def allowed(self) -> bytes | None:
-        """One bit per id that may come next, bit id % 8 of byte id // 8; None: all but `banned`.
-        """
+        """Bits of the ids that may come next, id % 8 of byte id // 8; None: all but `banned`."""
 
     def accept(self, token_id: int) -> None:
         """Go on behind a token."""
