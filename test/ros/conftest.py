@@ -27,6 +27,7 @@ from rclpy.executors import ExternalShutdownException, ShutdownException, Single
 from rclpy.node import Node
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE))       # the shared helpers lie beside the tests
 # 1 to 101: above it the ports reach into Linux's ephemeral range.
 _DOMAINS = random.SystemRandom().sample(range(1, 102), 101)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from action_msgs.msg import GoalStatus
+from bridge_rig import StopButton
 from rclpy.action import ActionClient
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message, serialize_message
@@ -131,33 +132,6 @@ def guarded(client: Any, processes: Any) -> Iterator[Guarded]:
     made = Guarded(client, processes)
     yield made
     made.close()
-
-
-class StopButton:
-    """A stop heartbeat of this process."""
-
-    def __init__(self, client: Any, topic: str, value: bool = False,
-                 qos: QoSProfile | None = None) -> None:
-        self.value = value
-        self.silent = False
-        self._node = client.node
-        self._publisher = client.node.create_publisher(Bool, topic, qos or QoSProfile(depth=1))
-        self._timer = client.node.create_timer(0.05, self.publish)
-
-    def publish(self) -> None:
-        if not self.silent:
-            self._publisher.publish(Bool(data=self.value))
-
-    def press(self) -> float:
-        """Say stop now; returns the time on the steady clock."""
-        self.value = True
-        at = time.monotonic()
-        self.publish()
-        return at
-
-    def remove(self) -> None:
-        self._node.destroy_timer(self._timer)
-        self._node.destroy_publisher(self._publisher)
 
 
 # Dead and hung nodes
