@@ -32,6 +32,8 @@
 // that finishes last where `fused` is set, else by attention_decode_combine. Which of them, MT and
 // the number of blocks change no bit; nor do other rows: a hidden key has probability 0, a hidden
 // chunk has weight 0, both add exact zeros.
+// Multiplications and additions that follow one another are intrinsics: the compiler may fuse them
+// in one variant and not in another.
 //
 // PRECOND: D is 256 or 512; S is a multiple of 16; GROUP is at most 16
 // PRECOND: spans, page_table and the keys before each span's first row are written before the
@@ -254,7 +256,7 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, const fl
         if (base + lane < count) {
             const float2 ml = load_result(partial_ml + base + lane);
             weight = exp2_fast(ml.x - top);
-            total = weight * ml.y;
+            total = __fmul_rn(weight, ml.y);
         }
         const int chunks = min(32, count - base);
         for (int c = 0; c < chunks; c += AHEAD) {
@@ -268,7 +270,7 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, const fl
             for (int i = 0; i < AHEAD; ++i) {
                 if (c + i >= chunks) break;
                 const float w = __shfl_sync(FULL_MASK, weight, c + i);
-                norm += __shfl_sync(FULL_MASK, total, c + i);
+                norm = __fadd_rn(norm, __shfl_sync(FULL_MASK, total, c + i));
                 sum.x = fmaf(w, parts[i].x, sum.x);
                 sum.y = fmaf(w, parts[i].y, sum.y);
                 sum.z = fmaf(w, parts[i].z, sum.z);
@@ -277,8 +279,8 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, const fl
         }
     }
     const float factor = scale / norm;
-    ((uint2*)out)[lane] = make_uint2(pack_bf16(sum.x * factor, sum.y * factor),
-                                     pack_bf16(sum.z * factor, sum.w * factor));
+    store_vector(out + lane * 4, make_uint2(pack_bf16(sum.x * factor, sum.y * factor),
+                                            pack_bf16(sum.z * factor, sum.w * factor)));
 }
 
 // The same for query head `head` of a row; the chunks of its sequence start at `low_chunk`.
@@ -363,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                         const bool seen = key + i <= position && key + i >= first_visible(position)
                               && position < end_key;
                         float& score = scores[m][h * 2 + i];
-                        score = seen ? score * to_base_2 : HIDDEN;
+                        score = seen ? __fmul_rn(score, to_base_2) : HIDDEN;
                         most = fmaxf(most, score);
                     }
                     most = fmaxf(most, __shfl_xor_sync(FULL_MASK, most, 1));
@@ -385,15 +387,15 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                     }
                     const float shrink = exp2_fast(top[m][h] - most);
                     top[m][h] = most;
-                    total[m][h] *= shrink;
+                    total[m][h] = __fmul_rn(total[m][h], shrink);
 #pragma unroll
                     for (int j = 0; j < COLUMNS; ++j) {
                         acc[m][j][h * 2] *= shrink;
                         acc[m][j][h * 2 + 1] *= shrink;
                     }
                     const float offset = FP8 ? 15.0f - most : -most;
-                    const float p0 = exp2_fast(scores[m][h * 2] + offset);
-                    const float p1 = exp2_fast(scores[m][h * 2 + 1] + offset);
+                    const float p0 = exp2_fast(__fadd_rn(scores[m][h * 2], offset));
+                    const float p1 = exp2_fast(__fadd_rn(scores[m][h * 2 + 1], offset));
                     pairs[h] = FP8 ? pack_f16(p0, p1) : pack_bf16(p0, p1);
                     float sum = FP8 ? f16_low(pairs[h]) + f16_high(pairs[h])
                           : bf16_low(pairs[h]) + bf16_high(pairs[h]);
@@ -411,7 +413,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                 for (int h = 0; h < 2; ++h) {
 #pragma unroll
                     for (int w = 0; w < WARPS; ++w) {
-                        total[m][h] += sums[w * QUERIES + m * 16 + h * 8 + lane / 4];
+                        total[m][h] = __fadd_rn(
+                            total[m][h], sums[w * QUERIES + m * 16 + h * 8 + lane / 4]);
                     }
                 }
             }
@@ -433,12 +436,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                                       + (cold->chunk - cold->low_chunk);
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
-                        float4* to = (float4*)(partial + place * D
-                                   + (warp * 8 + lane % 4 * 2 + e) * COLUMNS);
+                        const int i = h * 2 + e;
+                        float* to = partial + place * D
+                                    + (warp * 8 + lane % 4 * 2 + e) * COLUMNS;
 #pragma unroll
                         for (int j = 0; j < COLUMNS; j += 4) {
-                            to[j / 4] = make_float4(acc[m][j][h * 2 + e], acc[m][j + 1][h * 2 + e],
-                                      acc[m][j + 2][h * 2 + e], acc[m][j + 3][h * 2 + e]);
+                            store_vector(to + j, make_float4(acc[m][j][i], acc[m][j + 1][i],
+                                                             acc[m][j + 2][i], acc[m][j + 3][i]));
                         }
                     }
                     if (warp == 0 && lane % 4 == 0) {

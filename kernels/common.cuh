@@ -369,6 +369,22 @@ __device__ __forceinline__ void load_once(u32 (&to)[4], const void* from) {
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
 }
 
+// ---- stores of 8 or 16 bytes: the front end splits some of a struct's --------------------------
+
+__device__ __forceinline__ void store_vector(void* to, uint4 v) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+__device__ __forceinline__ void store_vector(void* to, float4 v) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+
+__device__ __forceinline__ void store_vector(void* to, uint2 v) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" :: "l"(to), "r"(v.x), "r"(v.y) : "memory");
+}
+
 // ---- results of other blocks of the same launch, from the L2 cache -----------------------------
 // Volatile like all loads of what a kernel wrote: the intrinsics for this may move before a wait.
 

@@ -22,7 +22,8 @@
 // 512 also 256 above. The sum of squares runs over a lane's columns, then over the warp.
 //
 // PRECOND: D 256 or 512; PAIRS <= D / 2 and a multiple of 8; qkv and q 16-byte aligned;
-//          page_table is filled for every row's position.
+//          page_table is filled for every row's position. It, sequences and positions are
+//          written before the step's first launch, which does not overlap the one before it.
 // Constants: D, Q_HEADS, KV, HAS_V, PAIRS, S, FP8.
 
 #define WARPS 4
@@ -48,51 +49,75 @@ __device__ __forceinline__ Head load_head(const u16* from, int lane) {
     return head;
 }
 
-__device__ __forceinline__ void normalise(Head& head, const float* __restrict__ weight,
-                                          float eps, int lane) {
+// What does not depend on the projections, read and computed before they are there.
+struct Constants {
+    float weight[PARTS][8];
+    float sine[8], cosine[8];            // of this lane's pairs
+};
+
+__device__ __forceinline__ void load_weight(Constants& c, const float* __restrict__ weight,
+                                            int lane) {
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+        const float4* from = (const float4*)(weight + p * 256 + lane * 8);
+        const float4 low = from[0], high = from[1];
+        const float all[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) c.weight[p][i] = all[i];
+    }
+}
+
+// A pair is in one lane for D 512, in lanes 16 apart for D 256.
+__device__ __forceinline__ void compute_turns(Constants& c, const u64* __restrict__ turns,
+                                              int position, int lane) {
+    const int first = (PARTS == 2 ? lane : lane % 16) * 8;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        c.sine[i] = 0.0f;
+        c.cosine[i] = 1.0f;
+        if (first < PAIRS) {
+            const long long part = (long long)(turns[first + i] * (u64)position);
+            sincospif(__ll2float_rn(part) * 1.0842021724855044e-19f, &c.sine[i],     // 2^-63
+                      &c.cosine[i]);
+        }
+    }
+}
+
+__device__ __forceinline__ void normalise(Head& head, const Constants& c, float eps) {
     float sum = 0.0f;
 #pragma unroll
     for (int p = 0; p < PARTS; ++p) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) sum = fmaf(head.x[p][i], head.x[p][i], sum);
     }
-    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(warp_sum(sum) / D + eps));
+    const float mean = __fdiv_rn(warp_sum(sum), D);
+    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 #pragma unroll
     for (int p = 0; p < PARTS; ++p) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            head.x[p][i] *= inverse;
-            if (weight != nullptr) head.x[p][i] *= weight[p * 256 + lane * 8 + i];
+            head.x[p][i] = __fmul_rn(__fmul_rn(head.x[p][i], inverse), c.weight[p][i]);
         }
     }
 }
 
 __device__ __forceinline__ void turn(float& low, float& high, float cosine, float sine) {
     const float x = low, y = high;
-    low = x * cosine - y * sine;
-    high = y * cosine + x * sine;
+    low = __fmaf_rn(x, cosine, -__fmul_rn(y, sine));
+    high = __fmaf_rn(y, cosine, __fmul_rn(x, sine));
 }
 
-// A pair is in one lane for D 512, in lanes 16 apart for D 256.
-__device__ __forceinline__ void rotate(Head& head, const u64* __restrict__ turns, int position,
-                                       int lane) {
-    const int first = (PARTS == 2 ? lane : lane % 16) * 8;
-    if (PARTS == 2 && first >= PAIRS) return;
+__device__ __forceinline__ void rotate(Head& head, const Constants& c, int lane) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        float sine = 0.0f, cosine = 1.0f;
-        if (first < PAIRS) {
-            const long long part = (long long)(turns[first + i] * (u64)position);
-            sincospif(__ll2float_rn(part) * 1.0842021724855044e-19f, &sine, &cosine);   // 2^-63
-        }
         if (PARTS == 2) {
-            turn(head.x[0][i], head.x[PARTS - 1][i], cosine, sine);
+            turn(head.x[0][i], head.x[PARTS - 1][i], c.cosine[i], c.sine[i]);
         } else {
             float own = head.x[0][i], other = __shfl_xor_sync(FULL_MASK, own, 16);
             if (lane < 16) {
-                turn(own, other, cosine, sine);
+                turn(own, other, c.cosine[i], c.sine[i]);
             } else {
-                turn(other, own, cosine, sine);
+                turn(other, own, c.cosine[i], c.sine[i]);
             }
             head.x[0][i] = own;
         }
@@ -103,9 +128,9 @@ __device__ __forceinline__ void store_bf16(u16* to, const Head& head, int lane) 
 #pragma unroll
     for (int p = 0; p < PARTS; ++p) {
         const float* x = head.x[p];
-        *(uint4*)(to + p * 256 + lane * 8) =
-            make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]),
-                       pack_bf16(x[6], x[7]));
+        store_vector(to + p * 256 + lane * 8,
+                     make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]),
+                                pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])));
     }
 }
 
@@ -124,49 +149,60 @@ __device__ __forceinline__ void store_page(u8* pages, u64 slot, int kv, const He
             words[i] = pack_e4m3(x[4 * i] * factor, x[4 * i + 1] * factor)
                        | pack_e4m3(x[4 * i + 2] * factor, x[4 * i + 3] * factor) << 16;
         }
-        *(uint2*)(pages + (slot * KV + kv) * D + p * 256 + lane * 8) =
-            make_uint2(words[0], words[1]);
+        store_vector(pages + (slot * KV + kv) * D + p * 256 + lane * 8,
+                     make_uint2(words[0], words[1]));
     }
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP)
 kv_append(u16* __restrict__ q, u8* __restrict__ k_pages, u8* __restrict__ v_pages,
           const u16* qkv, const float* __restrict__ q_norm, const float* __restrict__ k_norm,
-          const u64* __restrict__ turns, const int* sequences, const int* positions,
-          const int* page_table, const float* __restrict__ k_inverse,
-          const float* __restrict__ v_inverse, int num_rows, int max_pages, float eps) {
+          const u64* __restrict__ turns, const int* __restrict__ sequences,
+          const int* __restrict__ positions, const int* __restrict__ page_table,
+          const float* __restrict__ k_inverse, const float* __restrict__ v_inverse, int num_rows,
+          int max_pages, float eps) {
     const int lane = threadIdx.x % WARP, index = blockIdx.x * WARPS + threadIdx.x / WARP;
     const int row = index / HEADS, head = index % HEADS;
     allow_next_kernel();
-    wait_for_previous_kernel();
-    if (row >= num_rows) return;
-    const int sequence = (int)load_activation_word(sequences + row);
-    const int position = (int)load_activation_word(positions + row);
-    // V heads are the last ones of qkv; without a projection of their own, the K heads again
-    const int source = head < Q_HEADS + KV || HAS_V ? head : head - KV;
-    Head x = load_head(qkv + ((u64)row * (HAS_V ? HEADS : HEADS - KV) + source) * D, lane);
-    if (head < Q_HEADS) {
-        if (sequence < 0) {
-            x = {};
-        } else {
-            normalise(x, q_norm, eps, lane);
-            rotate(x, turns, position, lane);
+    const bool is_q = head < Q_HEADS, is_v = head >= Q_HEADS + KV;
+    int sequence = -1;
+    u64 slot = 0;
+    Constants c;
+    if (row < num_rows) {
+        sequence = sequences[row];
+        const int position = positions[row];
+        if (!is_q && sequence >= 0) {
+            const int page = page_table[(u64)sequence * max_pages + position / S];
+            slot = (u64)page * S + position % S;
         }
-        store_bf16(q + ((u64)row * Q_HEADS + head) * D, x, lane);
-        return;
+        if (is_v) {
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p) {
+#pragma unroll
+                for (int i = 0; i < 8; ++i) c.weight[p][i] = 1.0f;
+            }
+        } else {
+            load_weight(c, is_q ? q_norm : k_norm, lane);
+            compute_turns(c, turns, position, lane);
+        }
     }
-    if (sequence < 0) return;
-    const int page = (int)load_activation_word(page_table + (u64)sequence * max_pages
-                                               + position / S);
-    const u64 slot = (u64)page * S + position % S;
-    if (head < Q_HEADS + KV) {
-        const int kv = head - Q_HEADS;
-        normalise(x, k_norm, eps, lane);
-        rotate(x, turns, position, lane);
-        store_page(k_pages, slot, kv, x, FP8 ? k_inverse[kv] : 1.0f, lane);
-    } else {
+    wait_for_previous_kernel();
+    if (row >= num_rows || (!is_q && sequence < 0)) return;
+    Head x = {};
+    if (sequence >= 0) {
+        // V heads are the last ones of qkv; without a projection of their own, the K heads again
+        const int source = is_v && !HAS_V ? head - KV : head;
+        x = load_head(qkv + ((u64)row * (HAS_V ? HEADS : HEADS - KV) + source) * D, lane);
+        normalise(x, c, eps);
+        if (!is_v) rotate(x, c, lane);
+    }
+    if (is_q) {
+        store_bf16(q + ((u64)row * Q_HEADS + head) * D, x, lane);
+    } else if (is_v) {
         const int kv = head - Q_HEADS - KV;
-        normalise(x, nullptr, eps, lane);
         store_page(v_pages, slot, kv, x, FP8 ? v_inverse[kv] : 1.0f, lane);
+    } else {
+        const int kv = head - Q_HEADS;
+        store_page(k_pages, slot, kv, x, FP8 ? k_inverse[kv] : 1.0f, lane);
     }
 }

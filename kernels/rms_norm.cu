@@ -89,13 +89,13 @@ __device__ __forceinline__ float squares(const Row& r) {
 }
 
 __device__ __forceinline__ float inverse_rms(float sum, float eps) {
-    return __fdiv_rn(1.0f, __fsqrt_rn(sum / H + eps));
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, H), eps)));
 }
 
 __device__ __forceinline__ Row scaled(const Row& r, float factor, const Row& weight) {
     Row y;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) y.x[i] = r.x[i] * factor * weight.x[i];
+    for (int i = 0; i < 8; ++i) y.x[i] = __fmul_rn(__fmul_rn(r.x[i], factor), weight.x[i]);
     return y;
 }
 
@@ -176,7 +176,9 @@ rms_norm_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const void* 
     const float inverse = inverse_rms(block_sum(squares(branch), room[0], WARPS), eps);
     const Row normed = scaled(branch, inverse, weight);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) residual.x[i] = (residual.x[i] + normed.x[i]) * scale;
+    for (int i = 0; i < 8; ++i) {
+        residual.x[i] = __fmul_rn(__fadd_rn(residual.x[i], normed.x[i]), scale);
+    }
     store_f32(x + row * H, residual, column);
     write_normed(outputs, residual, row, column, eps, room[1]);
 }
@@ -240,7 +242,9 @@ rms_norm_sum_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const vo
     const float inverse = inverse_rms(block_sum(squares(sum), room[2], WARPS), eps);
     const Row normed = scaled(sum, inverse, weight_c);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) residual.x[i] = (residual.x[i] + normed.x[i]) * scale;
+    for (int i = 0; i < 8; ++i) {
+        residual.x[i] = __fmul_rn(__fadd_rn(residual.x[i], normed.x[i]), scale);
+    }
     store_f32(x + row * H, residual, column);
     write_normed(outputs, residual, row, column, eps, room[3]);
 }

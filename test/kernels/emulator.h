@@ -248,6 +248,7 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
 inline double __dmul_rn(double a, double b) { return a * b; }
@@ -334,6 +335,7 @@ inline void load_once(u32 (&to)[4], const void* from) { memcpy(to, from, 16); }
 inline u64 streaming_policy() { return 0; }
 template <typename T> T load_weights(const T* p, u64) { return *p; }
 template <typename T> T load_result(const T* from) { return *from; }
+template <typename T> void store_vector(void* to, T v) { memcpy(to, &v, sizeof v); }
 inline u32 load_activation_word(const void* p) { return *(const u32*)p; }
 inline uint4 load_activations(const void* p) { return *(const uint4*)p; }
 
