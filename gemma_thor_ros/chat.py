@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gemma_thor_ros import validate
+from gemma_thor_ros.audit import Generation
 from gemma_thor_ros.chat_stream import ChatStream
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
@@ -94,10 +95,15 @@ class Chat:
         self._longest_piece = max(len(piece) for piece in tokenizer.pieces if piece)
         self._timer = TimeLimits()
         self._listeners: list[Callable[[ChatRequest, ChatResult], None]] = []
+        self._auditors: list[Callable[[Generation, ChatResult], None]] = []
 
     def on_result(self, listener: Callable[[ChatRequest, ChatResult], None]) -> None:
         """Call back at the end of each request, from its reader's thread; must be quick."""
         self._listeners.append(listener)
+
+    def on_generation(self, listener: Callable[[Generation, ChatResult], None]) -> None:
+        """Call back as on_result does, with all that it takes to run the request again."""
+        self._auditors.append(listener)
 
     def submit(self, request: ChatRequest) -> ChatStream:
         """Check, render and queue a request; its answer arrives in the stream.
@@ -149,12 +155,22 @@ class Chat:
         except BaseException:
             self._abandon(request, request_id)
             raise
+        generation = Generation(
+            request,
+            request_id,
+            () if request.prompt is not None else tuple(_joined(history, request.messages)),
+            ids,
+            sampling,
+            priority,
+            self._thinks(request),
+            time.time(),
+        )
         stream = ChatStream(
             outbox,
             parser,
             StopFilter(request.stop),
             self._engine.cancel,
-            lambda result: self._finish(request, result, len(ids)),
+            lambda result: self._finish(generation, result),
         )
         self._timer.add(
             time.monotonic() + timeout_s, stream, f'the time limit of {timeout_s:g} s ran out'
@@ -352,9 +368,7 @@ class Chat:
     def _segments(
         self, messages: Sequence[Message], request: ChatRequest, add_generation_prompt: bool
     ) -> list[Segment]:
-        thinking = request.enable_thinking
-        if thinking is None:
-            thinking = bool(self._config['model.thinking'])
+        thinking = self._thinks(request)
         segments = render(
             messages,
             list(request.tools),
@@ -368,6 +382,11 @@ class Chat:
                 segments, variant=self._info.variant, enable_thinking=thinking
             )
         return segments
+
+    def _thinks(self, request: ChatRequest) -> bool:
+        if request.enable_thinking is None:
+            return bool(self._config['model.thinking'])
+        return request.enable_thinking
 
     def _check_size(self, num_chars: int, param: str) -> None:
         """Refuse what can't fit before it is encoded: that takes long for texts of megabytes."""
@@ -390,16 +409,19 @@ class Chat:
                 param,
             )
 
-    def _finish(self, request: ChatRequest, result: ChatResult, num_prompt: int) -> None:
+    def _finish(self, generation: Generation, result: ChatResult) -> None:
         """Keep the answer in the session; an answer that failed leaves the history as it was."""
+        request = generation.request
         for listener in self._listeners:
             listener(request, result)
+        for auditor in self._auditors:
+            auditor(generation, result)
         if not request.session_id:
             return
         if result.finish_reason is FinishReason.ERROR or not (result.text or result.tool_calls):
             self._sessions.abandon(request.session_id, result.request_id)
             return
-        tokens = num_prompt + result.usage.completion_tokens
+        tokens = len(generation.prompt_ids) + result.usage.completion_tokens
         messages = [*request.messages, answer_message(result)]
         self._sessions.commit(request.session_id, result.request_id, messages, tokens)
 

@@ -31,10 +31,12 @@ from gemma_thor_ros.models.kv_cache import bytes_per_page
 from gemma_thor_ros.models.scripted import ScriptedModel
 from gemma_thor_ros.ops.rounding import KvDtype
 from gemma_thor_ros.schema import ConfigError, ErrorCode, Request, RequestError, SamplingParams
+from gemma_thor_ros.text.identity import template_hash
 from gemma_thor_ros.text.segments import encode_segments, split_markers
 from gemma_thor_ros.text.tokenizer import Tokenizer
 from gemma_thor_ros.weights.canonical import Weight
 from gemma_thor_ros.weights.checkpoint import Checkpoint, TextWeights, open_checkpoint
+from gemma_thor_ros.weights.fingerprint import headers_hash
 
 _log = logging.getLogger(__name__)
 
@@ -238,6 +240,8 @@ def _plan(config: EngineConfig) -> _Plan:
         stop_ids=model_config.stop_ids,
         facts={
             'engine_version': __version__,
+            'weights_hash': headers_hash(folder),
+            'template_hash': template_hash(_variant(config)),
             'sliding_pages': pages.sliding,
             'full_pages': pages.full,
         },
@@ -308,7 +312,11 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
         variant=_variant(config),
         thinking=config['model.thinking'],
         stop_ids=(1, 50, 106),
-        facts={'engine_version': __version__},
+        facts={
+            'engine_version': __version__,
+            'weights_hash': '',
+            'template_hash': template_hash(_variant(config)),
+        },
     )
 
     def build(report: Report) -> tuple[Any, dict[str, Any]]:

@@ -30,7 +30,9 @@ from gemma_thor_ros.chat import Chat
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime, State
 from gemma_thor_ros.ros import packages
+from gemma_thor_ros.ros.audit import Recorder
 from gemma_thor_ros.ros.chat_action import ChatActionServer
+from gemma_thor_ros.ros.confirmations import Confirmations
 from gemma_thor_ros.ros.diagnostics import ENGINE_FAILED, RequestCounters, StatePublisher
 from gemma_thor_ros.ros.executors import NodeExecutors
 from gemma_thor_ros.ros.heartbeat import Heartbeat
@@ -57,6 +59,7 @@ DATA_THREADS = 256
 MAX_REQUESTS = DATA_THREADS - 8
 WATCH_S = 0.2  # how soon a failed engine is noticed
 TOOL_EVENTS_QOS = QoSProfile(depth=100)
+REQUESTS_QOS = QoSProfile(depth=100)
 PROMPT_QOS = QoSProfile(depth=100)
 _SUCCESS = TransitionCallbackReturn.SUCCESS
 _FAILURE = TransitionCallbackReturn.FAILURE
@@ -105,6 +108,7 @@ class LlmNode(LifecycleNode):
         self._sidecar: Sidecar | None = None
         self._fault = ''
         self.system_prompt = ''
+        self._watched: Chat | None = None
         self._active = False
         self._autostarting = False
         self._closing = False
@@ -131,6 +135,8 @@ class LlmNode(LifecycleNode):
             self.create_publisher(msg.Sentence, '~/sentences', TOKENS_QOS).publish,
             lambda: bool(self.config['ros.speech_units']),
         )
+        records = self.create_publisher(msg.RequestRecord, '~/requests', REQUESTS_QOS)
+        self._recorder = Recorder(self.config, records.publish)
         runner = self._runner = RequestRunner(
             self,
             self._requests,
@@ -138,8 +144,10 @@ class LlmNode(LifecycleNode):
             self.create_publisher(msg.TokenChunk, '~/tokens', TOKENS_QOS),
             self.create_publisher(msg.ToolEvent, '~/tool_events', TOOL_EVENTS_QOS),
             speech,
+            self._recorder,
         )
         self._action = ChatActionServer(self, runner, control)
+        self._confirmations = Confirmations(self, control)
         self._service_desk = Services(
             self, self, runner, self._requests, self._status.engine_state, data, control
         )
@@ -227,6 +235,7 @@ class LlmNode(LifecycleNode):
             runtime.on_change(self._on_runtime_change)
             try:
                 self.system_prompt = _system_prompt(self.config)
+                self._recorder.open()
                 self._make_bridge()
                 self._start_sidecar(runtime)
                 runtime.start()
@@ -241,10 +250,13 @@ class LlmNode(LifecycleNode):
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Open for requests; FAILURE with the reason until the model is ready."""
         try:
-            self.require_chat()
+            chat = self.require_chat()
         except RequestError as error:
             self.get_logger().error(f'activate failed: {error.message}')
             return _FAILURE
+        if chat is not self._watched:  # the first time after a load
+            self._watched = chat
+            self._recorder.watch(chat)
         assert self._runtime is not None
         self._runtime.open()
         self._requests.open()
@@ -295,6 +307,8 @@ class LlmNode(LifecycleNode):
             instance_id=self._heartbeat.instance_id,
             guard=self.config['tools.guard'],
             dry_run=self.config['tools.dry_run'],
+            confirmations=self._confirmations,
+            approval_ttl_s=self.config['session.ttl'],
         )
         self._bridge.add_stop_listener(self._runner.stop)
 
@@ -331,6 +345,7 @@ class LlmNode(LifecycleNode):
             # Its calls end 0.2 s after their requests were cancelled.
             ended = self._requests.wait_idle(max(limit - time.monotonic(), 0.3)) and ended
             bridge.close()
+        self._recorder.close()
         self.parameters.freeze(False)
         if not self._closing:
             self._status.changed()

@@ -23,11 +23,12 @@ from gemma_thor_ros.chat import Chat
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.ros.agent import Acting, Answer, Generation, Message, Queue, Tools
 from gemma_thor_ros.ros.answers import tool_event_to_ros
+from gemma_thor_ros.ros.audit import Recorder
 from gemma_thor_ros.ros.diagnostics import RequestCounters
 from gemma_thor_ros.ros.running import Running, RunningRequests
 from gemma_thor_ros.ros.speech import SpeechWriter
 from gemma_thor_ros.ros.token_topic import ChunkWriter
-from gemma_thor_ros.ros.verdict import CallEvent
+from gemma_thor_ros.ros.verdict import CallEvent, Verdict
 from gemma_thor_ros.schema import (
     ChatRequest,
     ErrorCode,
@@ -85,6 +86,7 @@ class RequestRunner:
         tokens: Publisher[Any],
         tool_events: Publisher[Any],
         speech: SpeechWriter,
+        recorder: Recorder,
     ) -> None:
         self._host = host
         self._requests = requests
@@ -92,11 +94,15 @@ class RequestRunner:
         self._tokens = tokens
         self._tool_events = tool_events
         self._speech = speech
+        self._recorder = recorder
         self._untold = UntoldResults()
 
     def forget_session(self, session_id: str) -> None:
         """Drop what is kept for a session ('*' = for all): its history has been reset."""
         self._untold.forget(session_id)
+        bridge = self._host.bridge()
+        if bridge is not None:
+            bridge.forget_session(session_id)
 
     def stop(self, reason: str) -> None:
         """End the requests that may move the robot, and say so on ~/tool_events."""
@@ -201,8 +207,10 @@ class RequestRunner:
         queue = listener.on_queued and Queue(chat.queue_position, listener.on_queued)
         generation = Generation(chat.submit, running, writer, limit_s, queue)
         owed = self._untold.take(request.session_id)
+        verdicts: list[Verdict] = []
         try:
             answer = generation.run(_with_results(request, owed, chat), acting)
+            verdicts = answer.verdicts
         except RequestError:
             # Nothing was begun, so there is nothing to end.
             self._untold.keep(request.session_id, owed)
@@ -210,6 +218,8 @@ class RequestRunner:
         except Exception:
             writer.finish(FinishReason.ERROR, ErrorCode.ENGINE)
             raise
+        finally:
+            self._recorder.finish(running.request_id, verdicts)
         self._untold.keep(request.session_id, answer.untold)
         writer.finish(answer.result.finish_reason, answer.result.code)
         return answer

@@ -1,0 +1,177 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a generation was, as plain JSON: everything needed to look into it and to run it again.
+
+One record for each generation; the rounds of an agent loop have the same `parent_id`. Knows no
+ROS, no engine and no model: chat.py makes the generations, front ends add verdicts and write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gemma_thor_ros.schema import (
+    ChatRequest,
+    ChatResult,
+    ConfigError,
+    Priority,
+    SamplingParams,
+)
+
+FORMAT = 1
+_MODEL_FACTS = ('kv_dtype', 'device', 'engine_version', 'weights_hash', 'template_hash')
+_SECRET_TEXTS = ('text', 'reasoning', 'error_msg')
+_SECRET_LISTS = ('messages', 'tools', 'stop', 'prompt_ids', 'completion_ids')
+_SECRET_OF_VERDICTS = ('arguments_json', 'reason', 'result_json')
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the engine was asked to do: settings resolved, history included."""
+
+    request: ChatRequest
+    request_id: str
+    messages: tuple[dict[str, Any], ...]  # empty when the request brought a raw prompt
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    priority: Priority
+    thinking: bool
+    started: float  # wall clock, seconds
+
+
+def make_record(
+    generation: Generation, result: ChatResult, model: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the record of a generation; `model` has the facts about what ran it."""
+    request = generation.request
+    return {
+        'format': FORMAT,
+        'stamp': generation.started,
+        'request_id': generation.request_id,
+        'parent_id': request.parent_id or generation.request_id,
+        'session_id': request.session_id,
+        'front_end': request.front_end,
+        'priority': int(generation.priority),
+        'redacted': False,
+        'messages': [dict(message) for message in generation.messages],
+        'tools': [dict(tool) for tool in request.tools],
+        'stop': list(request.stop),
+        'sampling': asdict(generation.sampling),
+        'choice': request.choice,
+        'thinking': generation.thinking,
+        'continue_final_message': request.continue_final_message,
+        'prompt_ids': list(generation.prompt_ids),
+        'completion_ids': list(result.token_ids),
+        'prompt_hash': ids_hash(generation.prompt_ids),
+        'completion_hash': ids_hash(result.token_ids),
+        'text': result.text,
+        'reasoning': result.reasoning,
+        'call_ids': [call.call_id for call in result.tool_calls],
+        'finish_reason': str(result.finish_reason),
+        'error_code': int(result.code),
+        'error_msg': result.message,
+        'tool_verdicts': [],
+        'usage': asdict(result.usage),
+        'timings': asdict(result.timings),
+        'model': str(model.get('name', '')),
+        **{name: str(model.get(name, '')) for name in _MODEL_FACTS},
+        'image_hashes': [],
+    }
+
+
+def redacted(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record without texts, arguments and token ids, which spell them; hashes stay."""
+    result = {**record, 'redacted': True}
+    result.update(dict.fromkeys(_SECRET_TEXTS, ''))
+    result.update({key: [] for key in _SECRET_LISTS})
+    empty = dict.fromkeys(_SECRET_OF_VERDICTS, '')
+    result['tool_verdicts'] = [{**verdict, **empty} for verdict in record['tool_verdicts']]
+    # A bias names the tokens that a client wants or fears.
+    result['sampling'] = {**record['sampling'], 'logit_bias': []}
+    return result
+
+
+def ids_hash(token_ids: Sequence[int]) -> str:
+    """Return the sha256 of token ids, in hex; equal hashes mean equal tokens."""
+    return hashlib.sha256(','.join(map(str, token_ids)).encode()).hexdigest()
+
+
+def sampling_of(record: Mapping[str, Any]) -> SamplingParams:
+    """Return the settings that a record ran with.
+
+    Raises:
+        ConfigError: they are not those of this version.
+    """
+    values = dict(record['sampling'])
+    values['logit_bias'] = tuple((int(i), float(b)) for i, b in values.get('logit_bias') or ())
+    values['stop_ids'] = tuple(values.get('stop_ids') or ())
+    unknown = set(values) - set(SamplingParams.__dataclass_fields__)
+    if unknown:
+        raise ConfigError(f'sampling has unknown settings: {", ".join(sorted(unknown))}')
+    return SamplingParams(**values)
+
+
+class RecordFile:
+    """JSON lines, appended and on disk line by line; readable by their owner alone.
+
+    Raises:
+        ConfigError: the file can't be opened.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        self._lock = threading.Lock()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise ConfigError(f'audit.file {self.path} can not be opened: {error}') from error
+        self._file = os.fdopen(descriptor, 'a', encoding='utf-8')
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a record. Raises OSError when the disk refuses it."""
+        line = json.dumps(record, ensure_ascii=True, separators=(',', ':'))
+        with self._lock:
+            self._file.write(line + '\n')
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._file.close()
+
+
+def read_records(path: str | Path) -> Iterator[dict[str, Any]]:
+    """Return the records of a JSON-lines file, one after the other.
+
+    Raises:
+        ConfigError: the file can't be read or a line is no record; names file and line.
+    """
+    path = Path(path).expanduser()
+    try:
+        with path.open(encoding='utf-8') as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _checked(line, f'{path}:{number}')
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f'{path} can not be read: {error}') from error
+
+
+def _checked(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f'{where} is no JSON: {error}') from error
+    if not isinstance(record, dict) or record.get('format') != FORMAT:
+        raise ConfigError(f'{where} is no record of format {FORMAT}')
+    missing = {'request_id', 'prompt_ids', 'completion_ids', 'sampling'} - set(record)
+    if missing:
+        raise ConfigError(f'{where} lacks {", ".join(sorted(missing))}')
+    return record

@@ -1,0 +1,220 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""`gemma-thor replay FILE`: run recorded requests again and say where the answers differ.
+
+Takes the audit's JSON lines, or a bag with ~/requests where rosbag2_py is importable. Prompts run
+as the recorded token ids with the recorded settings and seed; the same prompts are also rendered
+anew from the recorded messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from gemma_thor_ros.audit import read_records, sampling_of
+from gemma_thor_ros.config import EngineConfig, check
+from gemma_thor_ros.load import Runtime
+from gemma_thor_ros.schema import ChatRequest, ConfigError, Request, RequestError, TokenEvent
+
+LOAD_TIMEOUT_S = 3600.0
+ANSWER_TIMEOUT_S = 3600.0
+
+
+@dataclass
+class Outcome:
+    """What became of one record; `differences` is empty when it came out the same."""
+
+    request_id: str
+    skipped: str = ''
+    num_tokens: int = 0
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the verb on an argparse sub-parser collection."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        'replay',
+        help='run recorded requests again and report differences',
+        description='Run the requests of an audit file or bag again. Ends with 0 when all answers '
+        'have the same token ids, 1 when one differs, 2 when nothing could be replayed.',
+    )
+    parser.add_argument('file', type=Path, metavar='FILE', help='JSON lines, or a bag')
+    parser.add_argument('--model', default='demo', help='checkpoint folder (default: demo)')
+    parser.add_argument(
+        '--set', action='append', default=[], metavar='NAME=VALUE', help='a setting of the engine'
+    )
+    parser.add_argument('--request', default='', metavar='ID', help='only this request')
+    parser.add_argument('--json', action='store_true', help='print as JSON')
+
+
+def run(options: argparse.Namespace) -> int:
+    """Gives 0: all the same, 1: a difference; ConfigError: no records, or none to replay."""
+    records = [
+        record
+        for record in open_records(options.file)
+        if options.request in ('', record['request_id'], record.get('parent_id'))
+    ]
+    if not records:
+        raise ConfigError(f'{options.file} has no record to replay')
+    runtime = Runtime(_config(options, records))
+    console = Console(stderr=True)
+    columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task('loading', total=len(records))
+        runtime.start()
+        try:
+            if not runtime.wait_ready(LOAD_TIMEOUT_S):
+                raise ConfigError(runtime.error or 'the model did not load in time')
+            outcomes = []
+            for record in records:
+                bar.update(task, description=record['request_id'])
+                outcomes.append(replay(runtime, record))
+                bar.advance(task)
+        finally:
+            runtime.stop()
+    if all(outcome.skipped for outcome in outcomes):
+        raise ConfigError(f'nothing could be replayed: {outcomes[0].skipped}')
+    _print(outcomes, options.json)
+    return int(any(outcome.differences for outcome in outcomes))
+
+
+def replay(runtime: Runtime, record: dict[str, Any]) -> Outcome:
+    """Run one record again on a ready runtime."""
+    outcome = Outcome(record['request_id'])
+    expected = list(record['completion_ids'])
+    if record.get('redacted'):
+        outcome.skipped = 'redacted: its token ids were not kept'
+    elif not expected:
+        outcome.skipped = 'it produced no tokens'
+    if outcome.skipped:
+        return outcome
+    _compare_model(runtime, record, outcome)
+    try:
+        if record.get('messages'):
+            _compare_prompt(runtime, record, outcome)
+        tokens = _generate(runtime, record)
+    except RequestError as error:
+        outcome.differences.append(f'refused: {error.message}')
+        return outcome
+    outcome.num_tokens = len(tokens)
+    if tokens != expected:
+        outcome.differences.append(_first_difference('token', expected, tokens))
+    return outcome
+
+
+def open_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Return the records of a JSON-lines file or of a bag (a folder, .mcap or .db3).
+
+    Raises:
+        ConfigError: neither, or a bag where rosbag2_py can't be imported.
+    """
+    if path.is_dir() or path.suffix in ('.mcap', '.db3'):
+        # Only here is ROS needed.
+        bag = importlib.import_module('gemma_thor_ros.ros.bag')
+        records: Iterator[dict[str, Any]] = bag.bag_records(path)
+        return records
+    return read_records(path)
+
+
+def _config(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> EngineConfig:
+    settings: dict[str, Any] = {'model.path': check('model.path', options.model)}
+    kv_dtypes = {record.get('kv_dtype', '') for record in records}
+    if len(kv_dtypes) == 1 and kv_dtypes <= {'float32', 'bf16', 'fp8'}:
+        settings['engine.kv_dtype'] = kv_dtypes.pop()
+    for item in options.set:
+        name, equals, value = item.partition('=')
+        if not equals:
+            raise ConfigError(f'--set {item}: expected NAME=VALUE')
+        settings[name] = check(name, yaml.safe_load(value) if value else '')
+    return EngineConfig.from_mapping(settings)
+
+
+def _generate(runtime: Runtime, record: dict[str, Any]) -> list[int]:
+    """Generate as many tokens as were recorded; an answer that was cancelled is a beginning."""
+    engine = runtime.engine
+    assert engine is not None, 'the runtime is ready'
+    count = len(record['completion_ids'])
+    sampling = sampling_of(record)
+    sampling = replace(sampling, max_tokens=count, min_tokens=min(sampling.min_tokens, count))
+    request = Request(
+        record['request_id'],
+        tuple(record['prompt_ids']),
+        sampling,
+        choice=int(record.get('choice', 0)),
+        front_end='cli',
+    )
+    tokens: list[int] = []
+    for event in engine.submit(request).events(ANSWER_TIMEOUT_S):
+        if isinstance(event, TokenEvent):
+            tokens.extend(event.token_ids)
+        elif event.code:
+            raise RequestError(event.code, event.message)
+    return tokens
+
+
+def _compare_model(runtime: Runtime, record: dict[str, Any], outcome: Outcome) -> None:
+    assert runtime.chat is not None, 'the runtime is ready'
+    info = runtime.chat.model_info()
+    present = {**info.facts, 'model': info.name, 'kv_dtype': info.kv_dtype, 'device': info.device}
+    for name in ('weights_hash', 'template_hash', 'kv_dtype', 'engine_version'):
+        recorded = record.get(name, '')
+        if recorded and recorded != str(present.get(name, '')):
+            outcome.notes.append(f'{name} was {recorded}, it is {present.get(name, "")}')
+
+
+def _compare_prompt(runtime: Runtime, record: dict[str, Any], outcome: Outcome) -> None:
+    """Render the recorded messages and compare with the recorded prompt."""
+    assert runtime.chat is not None, 'the runtime is ready'
+    goes_on = bool(record.get('continue_final_message', False))
+    request = ChatRequest(
+        messages=tuple(record['messages']),
+        tools=tuple(record.get('tools') or ()),
+        enable_thinking=bool(record.get('thinking', False)),
+        continue_final_message=goes_on,
+    )
+    rendered = list(runtime.chat.render_prompt(request, not goes_on).token_ids)
+    if rendered != record['prompt_ids']:
+        outcome.differences.append(
+            _first_difference('prompt token', record['prompt_ids'], rendered)
+        )
+
+
+def _first_difference(what: str, expected: Sequence[int], got: Sequence[int]) -> str:
+    pairs = zip(expected, got, strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(got)))
+    before, after = ([*ids, 'none'][at] for ids in (list(expected)[: at + 1], list(got)[: at + 1]))
+    return (
+        f'{what} {at} was {before}, it is {after} ({len(expected)} recorded, {len(got)} now)'
+    )
+
+
+def _print(outcomes: Sequence[Outcome], as_json: bool) -> None:
+    different = sum(bool(outcome.differences) for outcome in outcomes)
+    skipped = sum(bool(outcome.skipped) for outcome in outcomes)
+    if as_json:
+        report = {
+            'records': len(outcomes),
+            'different': different,
+            'skipped': skipped,
+            'outcomes': [asdict(outcome) for outcome in outcomes],
+        }
+        print(json.dumps(report))
+        return
+    for outcome in outcomes:
+        lines = [outcome.skipped and f'skipped: {outcome.skipped}', *outcome.differences]
+        for line in [line for line in lines if line] or [f'same {outcome.num_tokens} tokens']:
+            print(f'{outcome.request_id}: {line}')
+        for note in outcome.notes:
+            print(f'{outcome.request_id}: note: {note}')
+    print(f'{len(outcomes)} records: {different} differ, {skipped} skipped')

@@ -1,0 +1,179 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Records: what is in them, what redaction leaves, files, verdicts joined to their generation."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+pytest.importorskip('gemma_thor_ros.msg')
+
+from gemma_thor_ros.audit import (
+    Generation,
+    RecordFile,
+    ids_hash,
+    make_record,
+    read_records,
+    redacted,
+    sampling_of,
+)
+from gemma_thor_ros.config import EngineConfig
+from gemma_thor_ros.ros.audit import Recorder, record_from_ros, record_to_ros
+from gemma_thor_ros.ros.verdict import Outcome, Verdict
+from gemma_thor_ros.schema import (
+    ChatRequest,
+    ChatResult,
+    ConfigError,
+    FinishReason,
+    Priority,
+    SamplingParams,
+    Timings,
+    ToolCall,
+    Usage,
+)
+
+SAMPLING = SamplingParams(seed=2**63 + 5, logit_bias=((3, -1.5),), stop_ids=(7,))
+MODEL = {
+    'name': 'demo', 'kv_dtype': 'float32', 'device': 'cpu', 'engine_version': '1',
+    'weights_hash': 'aa', 'template_hash': 'bb',
+}  # fmt: skip
+SECRET = 'the code is 1234'
+
+
+def generation(request_id='goal', parent='goal', front_end='ros'):
+    message = {'role': 'user', 'content': SECRET}
+    request = ChatRequest(
+        (message,), ({'type': 'function', 'function': {'name': 'drive', 'description': SECRET}},),
+        stop=(SECRET,), session_id='s', front_end=front_end, parent_id=parent,
+    )  # fmt: skip
+    return Generation(
+        request, request_id, (message,), (2, 105, 9), SAMPLING, Priority.AGENT, True, 12.5
+    )
+
+
+def result(call_id='c1'):
+    call = ToolCall(call_id, 'drive', {'word': SECRET})
+    return ChatResult(
+        'x', SECRET, SECRET, (call,), FinishReason.TOOL_CALLS, Usage(3, 2), Timings(1.0), (5, 106),
+        message=SECRET,
+    )  # fmt: skip
+
+
+def verdict(call_id='c1'):
+    return Verdict(
+        call_id, 'drive', json.dumps(SECRET), False, True, Outcome.EXECUTED, 'succeeded', SECRET,
+        json.dumps(SECRET), '/drive', bytes(range(16)), 3.0,
+    )  # fmt: skip
+
+
+def recorder(chunks, **settings):
+    config = EngineConfig(**{'audit.enabled': True, **settings})
+    made = Recorder(config, chunks.append)
+    made.open()
+    return made
+
+
+class Chat:
+    def on_generation(self, listener):
+        self.tell = listener
+
+    def model_info(self):
+        class Info:
+            name, kv_dtype, device = 'demo', 'float32', 'cpu'
+            facts = MODEL
+
+        return Info
+
+
+def test_a_record_has_what_a_replay_needs():
+    record = json.loads(json.dumps(make_record(generation(), result(), MODEL)))
+    assert sampling_of(record) == SAMPLING
+    assert record['prompt_ids'] == [2, 105, 9] and record['completion_ids'] == [5, 106]
+    assert (record['weights_hash'], record['template_hash']) == ('aa', 'bb')
+    assert record['messages'][0]['content'] == SECRET and record['thinking'] is True
+
+
+def test_redaction_leaves_no_text_and_no_ids_but_their_hashes():
+    record = make_record(generation(), result(), MODEL)
+    record['tool_verdicts'] = [{**vars(verdict()), 'outcome': 0, 'goal_id': '00'}]
+    hidden = redacted(record)
+    assert SECRET not in json.dumps(hidden) and hidden['redacted']
+    assert hidden['completion_ids'] == [] and hidden['completion_hash'] == ids_hash((5, 106))
+    assert hidden['sampling']['seed'] == SAMPLING.seed and not hidden['sampling']['logit_bias']
+    assert hidden['tool_verdicts'][0]['status'] == 'succeeded'
+    assert SECRET in json.dumps(record)  # the original is as it was
+
+
+def test_the_file_is_private_appended_and_read_back(tmp_path):
+    path = tmp_path / 'deep' / 'audit.jsonl'
+    for request_id in ('a', 'b\n'):
+        file = RecordFile(path)
+        file.write(make_record(generation(request_id), result(), MODEL))
+        file.close()
+    assert [r['request_id'] for r in read_records(path)] == ['a', 'b\n']
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize('line', ['{', '[]', '{"format": 9}', '{"format": 1}'])
+def test_a_line_that_is_no_record_is_named(tmp_path, line):
+    path = tmp_path / 'x.jsonl'
+    path.write_text(f'\n{line}\n')
+    with pytest.raises(ConfigError, match=r'x\.jsonl:2'):
+        list(read_records(path))
+    with pytest.raises(ConfigError, match='nowhere'):
+        list(read_records(tmp_path / 'nowhere'))
+    with pytest.raises(ConfigError, match='can not be opened'):
+        RecordFile(tmp_path)
+
+
+@pytest.mark.parametrize('hide', [False, True])
+def test_the_message_and_the_record_say_the_same(hide):
+    record = make_record(generation(), result(), MODEL)
+    if hide:
+        record = redacted(record)
+    back = record_from_ros(record_to_ros(record))
+    for name in set(record) - {'timings', 'prompt_hash', 'completion_hash'}:
+        expected = json.loads(json.dumps(record[name]))
+        assert json.loads(json.dumps(back[name])) == expected, name
+    assert sampling_of(back) == sampling_of(record)
+
+
+def test_verdicts_join_the_generation_of_their_call():
+    published = []
+    made, chat = recorder(published), Chat()
+    made.watch(chat)
+    chat.tell(generation('goal'), result('c1'))
+    chat.tell(generation('goal.1'), result('c2'))
+    assert not published  # the verdicts are still to come
+    made.finish('goal', [verdict('c2'), verdict('c1')])
+    assert [r.request_id for r in published] == ['goal', 'goal.1']
+    assert [[v.call_id for v in r.tool_verdicts] for r in published] == [['c1'], ['c2']]
+    assert bytes(published[0].tool_verdicts[0].goal_id.uuid) == bytes(range(16))
+    made.finish('goal', [])
+    assert len(published) == 2
+
+
+@pytest.mark.parametrize(('publish', 'count'), [(False, 0), (True, 1)])
+def test_http_is_on_the_topic_only_if_wanted_and_in_the_file_always(tmp_path, publish, count):
+    published, path = [], tmp_path / 'a.jsonl'
+    made = recorder(published, **{'audit.file': str(path), 'ros.publish_http': publish})
+    chat = Chat()
+    made.watch(chat)
+    chat.tell(generation(parent='', front_end='http'), result())
+    made.close()
+    assert len(published) == count and len(list(read_records(path))) == 1
+
+
+def test_what_is_held_is_written_at_the_end_and_nothing_is_when_the_audit_is_off(tmp_path):
+    published, path = [], tmp_path / 'a.jsonl'
+    made, chat = recorder(published, **{'audit.file': str(path), 'audit.redact': True}), Chat()
+    made.watch(chat)
+    chat.tell(generation(), result())
+    made.close()
+    assert len(published) == 1 and SECRET not in path.read_text()
+    off = recorder([], **{'audit.enabled': False, 'audit.file': str(tmp_path / 'b.jsonl')})
+    off.watch(object())
+    assert not (tmp_path / 'b.jsonl').exists()
