@@ -80,6 +80,9 @@ class Tools(Protocol):
     ) -> Verdict:
         """Check a call, act if it may, wait for the end."""
 
+    def forget_session(self, session_id: str) -> None:
+        """Drop what a person has allowed for a session ('*' = for all)."""
+
 
 @dataclass
 class Answer:
@@ -171,7 +174,7 @@ class Generation:
         first = self._generate(request, 0)
         answer = Answer(first, logprobs=self._logprobs)
         answer.new_messages.append(assistant_message(first))
-        while acting is not None and self._goes_on(answer, acting):
+        while acting is not None and self._goes_on(request, answer, acting):
             if self._running.cancelled.is_set():
                 answer.result = self._cancelled(answer.result)
                 break
@@ -225,12 +228,12 @@ class Generation:
                 queue.tell(position)
                 told = position
 
-    def _goes_on(self, answer: Answer, acting: Acting) -> bool:
+    def _goes_on(self, request: ChatRequest, answer: Answer, acting: Acting) -> bool:
         """Run the calls of the last round; True when the model is to be told what came of them."""
         result = answer.result
         if not result.tool_calls:
             return False
-        turn = TurnContext(result.finish_reason)
+        turn = TurnContext(result.finish_reason, request.session_id, request.front_end)
         round_index = answer.rounds - 1
 
         def on_event(event: CallEvent) -> None:

@@ -17,14 +17,19 @@ from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
 
 from gemma_thor_ros.ros.binding import bind_policy
-from gemma_thor_ros.ros.checks import TurnContext, check_call, check_duplicate
+from gemma_thor_ros.ros.checks import CheckedCall, TurnContext, check_call, check_duplicate
+from gemma_thor_ros.ros.confirmations import Answer, Approvals, Confirmations, Question
 from gemma_thor_ros.ros.guard_link import ChildLink, GuardLink, new_goal_id
 from gemma_thor_ros.ros.guarded import POLL_S, GuardedCalls
+from gemma_thor_ros.ros.interfaces import MAX_TEXT
 from gemma_thor_ros.ros.policy_types import Policy
 from gemma_thor_ros.ros.targets import forbidden_target
 from gemma_thor_ros.ros.tool_run import CancelFlag, ToolRun
-from gemma_thor_ros.ros.verdict import CallEvent, CallRefusedError, Outcome, Step, Verdict
+from gemma_thor_ros.ros.verdict import CallEvent, CallRefusedError, Outcome, Step, Verdict, cut
 from gemma_thor_ros.schema import ToolCall
+
+_REFUSED_STATUS = {Outcome.UNAVAILABLE: 'unavailable', Outcome.DENIED: 'denied',
+                   Outcome.DENIED_TIMEOUT: 'denied'}
 
 
 class ToolBridge:
@@ -39,13 +44,17 @@ class ToolBridge:
         callback_group: of all ROS entities made here; their callbacks are short and never wait.
             None: a group of its own. With a given one the bridge must be made in the thread that
             spins it, or before it spins.
+        confirmations: where operators are asked; None: made here.
+        approval_ttl_s: an approval for a session lapses when it is unused for so long; 0 = never.
 
     Raises:
         ConfigError: 'file:line: message' when the policy does not fit the ROS types or names.
     """
 
     def __init__(self, node: Node, policy: Policy, *, instance_id: str, guard: str = 'auto',
-                 dry_run: bool = False, callback_group: CallbackGroup | None = None) -> None:
+                 dry_run: bool = False, callback_group: CallbackGroup | None = None,
+                 confirmations: Confirmations | None = None,
+                 approval_ttl_s: float = 0.0) -> None:
         self.policy = policy
         self._dry_run = dry_run
         self._bound = bind_policy(policy)
@@ -55,6 +64,10 @@ class ToolBridge:
         self._guarded = GuardedCalls(self.guard)
         for target in self._targets.values():
             self.guard.watch_target(target)
+        self._own_confirmations = confirmations is None
+        self._confirmations = confirmations or Confirmations(node, callback_group)
+        self._approvals = Approvals(approval_ttl_s)
+        self.guard.add_stop_listener(lambda reason: self._approvals.forget())
 
     def tools(self) -> list[dict[str, Any]]:
         """Return the policy's tools in the OpenAI form, in the order of the file."""
@@ -68,16 +81,23 @@ class ToolBridge:
         """Call `listener(reason)` in a ROS thread whenever the robot becomes stopped."""
         self.guard.add_stop_listener(listener)
 
+    def forget_session(self, session_id: str) -> None:
+        """Drop what an operator has approved for a session ('*' = for all)."""
+        self._approvals.forget(session_id)
+
     def close(self) -> None:
         """Destroy what was made on the node; cancel the calls first, or they end as lost."""
         self.guard.close()
+        if self._own_confirmations:
+            self._confirmations.close()
 
     def run(self, call: ToolCall, *, request_id: str, turn: TurnContext,
             on_event: Callable[[CallEvent], None] | None = None,
             cancel: CancelFlag | None = None, dry_run: bool = False) -> Verdict:
         """Check a call, act if it may, and wait for its end.
 
-        Returns within the policy's time limits and some seconds, 0.2 s after `cancel` is set.
+        Returns within the policy's time limits (that of a confirmation included) and some
+        seconds, 0.2 s after `cancel` is set.
         `on_event` is called in this thread. All faults are in the verdict; nothing is raised.
         """
         run = ToolRun(call, request_id, on_event or _ignore, cancel, time.monotonic(),
@@ -87,14 +107,18 @@ class ToolBridge:
             checked = check_call(self.policy, call, turn)
             check_duplicate(checked, turn)
             self._bound[call.name].make_goal(checked.fields)
+            why = self._confirmation_reason(checked, turn)
             if dry_run or self._dry_run:
-                run.tell(Step.DRY_RUN, 'dry_run')
-                return run.verdict(Outcome.DRY_RUN, 'dry_run', 'nothing was sent')
+                note = 'nothing was sent' + (f'; a person would be asked first: {why}' * bool(why))
+                run.tell(Step.DRY_RUN, 'dry_run', note)
+                return run.verdict(Outcome.DRY_RUN, 'dry_run', note)
             self._await_guard(run)
+            if why:
+                self._confirm(run, checked, turn, why)
             link = self._send(run, turn)
         except CallRefusedError as refusal:
-            status = 'unavailable' if refusal.outcome is Outcome.UNAVAILABLE else 'refused'
-            run.tell(Step.REFUSED, status, refusal.reason)
+            status = _REFUSED_STATUS.get(refusal.outcome, 'refused')
+            run.tell(Step.DENIED if status == 'denied' else Step.REFUSED, status, refusal.reason)
             return run.verdict(refusal.outcome, status, refusal.reason)
         return self._guarded.follow(run, self._bound[call.name], link)
 
@@ -119,12 +143,57 @@ class ToolBridge:
         if run.canceled:
             raise CallRefusedError(Outcome.REFUSED_PRECONDITION, 'the request was canceled')
 
+    def _confirmation_reason(self, checked: CheckedCall, turn: TurnContext) -> str:
+        """Return why a person has to be asked, or ''."""
+        tool = checked.tool
+        if tool.confirm == 'never':
+            return ''
+        if tool.confirm == 'once_per_session' and self._approvals.holds(
+                turn.session_id, tool.name):
+            return ''
+        return f'the policy wants it for {tool.name} ({tool.confirm.replace("_", " ")})'
+
+    def _confirm(self, run: ToolRun, checked: CheckedCall, turn: TurnContext, why: str) -> None:
+        """Ask a person; refuse unless the answer is yes."""
+        tool = checked.tool
+        limit_s = tool.confirm_timeout_s
+        run.tell(Step.CONFIRMATION_REQUESTED, 'waiting', f'{why}; within {limit_s:g} s')
+        question = Question(
+            run.request_id, turn.session_id, turn.front_end, tool.name, run.arguments_json,
+            run.target, why, _summary(run, checked))
+
+        def withdrawn() -> bool:
+            return run.canceled or bool(run.motion and self.guard.stop_reason())
+
+        reply = self._confirmations.ask(question, limit_s, withdrawn)
+        who = reply.operator or 'the operator'
+        words = f': {reply.reason}' if reply.reason else ''
+        if reply.answer is Answer.DENIED:
+            raise CallRefusedError(Outcome.DENIED, f'{who} said no{words}')
+        if reply.answer is Answer.TIMEOUT:
+            raise CallRefusedError(Outcome.DENIED_TIMEOUT,
+                                   f'nobody confirmed it within {limit_s:g} s')
+        if reply.answer is Answer.APPROVED:
+            run.tell(Step.CONFIRMED, 'confirmed', f'{who} said yes{words}')
+            if tool.confirm == 'once_per_session':
+                self._approvals.add(turn.session_id, tool.name)
+        self._check_now(run)             # says why a question was withdrawn
+
     def _send(self, run: ToolRun, turn: TurnContext) -> ChildLink:
         """Check everything again, at the moment of sending, and send."""
         bound = self._bound[run.call.name]
         goal = bound.make_goal(check_call(self.policy, run.call, turn).fields)
         self._check_now(run)
         return self._guarded.send(run, bound, goal)
+
+
+def _summary(run: ToolRun, checked: CheckedCall) -> str:
+    """Return what a person is asked, in one sentence with the values that would be sent."""
+    values = ', '.join(f'{path} = {value:g}' if isinstance(value, float) else f'{path} = {value}'
+                       for path, value in checked.fields.items())
+    what = 'Move the robot' if run.motion else 'Act'
+    return cut(f'{what}: {checked.tool.name} on {run.target}{" with " * bool(values)}{values}?',
+               MAX_TEXT)
 
 
 def _resolve_targets(node: Node, policy: Policy, guard: str) -> dict[str, str]:

@@ -24,11 +24,15 @@ from gemma_thor_ros.schema import FinishReason, ToolCall
 class TurnContext:
     """The model's turn that the calls stand in; one object for all calls of a turn.
 
+    `session_id` and `front_end` are those of the request.
+
     Only a turn that the model itself ended after its calls (finish_reason TOOL_CALLS) may act; one
     that was cut by length, stop string, cancel or error acts on none of them.
     """
 
     finish_reason: FinishReason
+    session_id: str = ''
+    front_end: str = 'ros'
     _seen: set[str] = field(default_factory=set, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 

@@ -20,6 +20,7 @@ from gemma_thor_ros.ros.policy_file import (
     read_policy_file,
 )
 from gemma_thor_ros.ros.policy_types import (
+    DEFAULT_CONFIRM_TIMEOUT_S,
     DEFAULT_RESULT_DIGITS,
     DEFAULT_RESULT_LENGTH,
     DEFAULT_SERVER_TIMEOUT_S,
@@ -65,7 +66,8 @@ def _tool(source: PolicyFile, name: str, data: dict[str, Any]) -> ToolPolicy:
         Target('action', data['action']['name'], data['action']['type']),
         args, dict(data.get('constants', {})), float(data['timeout_s']),
         float(data.get('server_timeout_s', DEFAULT_SERVER_TIMEOUT_S)), result,
-        data.get('reason', ''))
+        data.get('reason', ''), data.get('confirm', 'never'),
+        float(data.get('confirm_timeout_s', DEFAULT_CONFIRM_TIMEOUT_S)))
     for item in result:
         if item.name in RESERVED_RESULT_NAMES:
             source.fail((*path, 'result', item.name), f'the result name {item.name!r} is reserved')

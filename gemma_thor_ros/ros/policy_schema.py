@@ -11,6 +11,8 @@ from typing import Any
 
 from gemma_thor_ros.ros.units import UNITS
 
+CONFIRM = ('never', 'once_per_session', 'always')
+
 _NAME = r'^[A-Za-z_][A-Za-z0-9_.-]{0,63}$'
 _IDENTIFIER = r'^[A-Za-z_][A-Za-z0-9_]{0,63}$'
 _FIELD_PATH = r'^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$'
@@ -65,6 +67,8 @@ TOOL_SCHEMA = _mapping({
     'constants': _named(_FIELD_PATH, _SCALAR),
     'timeout_s': _SECONDS,
     'server_timeout_s': _SECONDS,
+    'confirm': {'enum': list(CONFIRM)},
+    'confirm_timeout_s': _SECONDS,
     'result': _named(_IDENTIFIER, RESULT_SCHEMA),
     'reason': {'type': 'string', 'pattern': _FIELD_PATH},
 }, required=('description', 'motion', 'action', 'timeout_s'))

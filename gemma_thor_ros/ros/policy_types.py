@@ -17,6 +17,7 @@ from gemma_thor_ros.ros.policy_file import PolicyFile
 Scalar = str | int | float | bool
 
 DEFAULT_SERVER_TIMEOUT_S = 2.0
+DEFAULT_CONFIRM_TIMEOUT_S = 30.0
 DEFAULT_MAX_LENGTH = 1000        # characters of a string argument
 DEFAULT_RESULT_LENGTH = 400      # characters of a result text that the model is told
 DEFAULT_RESULT_DIGITS = 3        # digits after the point of a result number
@@ -102,6 +103,8 @@ class ToolPolicy:
     server_timeout_s: float
     result: tuple[ResultField, ...]
     reason_field: str
+    confirm: str = 'never'           # never, once_per_session, always
+    confirm_timeout_s: float = DEFAULT_CONFIRM_TIMEOUT_S
 
     def argument(self, name: str) -> Argument | None:
         """Return the argument of that name, or None."""

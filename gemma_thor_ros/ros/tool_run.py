@@ -17,7 +17,7 @@ from gemma_thor_ros.ros.verdict import CallEvent, Outcome, Step, Verdict, result
 from gemma_thor_ros.schema import ToolCall
 
 # What the model is told where its word differs from the verdict's.
-_TOLD_STATUS = {'lost': 'unavailable', 'unknown': 'unavailable'}
+_TOLD_STATUS = {'lost': 'unavailable', 'unknown': 'unavailable', 'denied': 'refused'}
 
 
 class CancelFlag(Protocol):

@@ -208,6 +208,14 @@ def peer(own_domain):
 
 
 @pytest.fixture(scope='module')
+def module_peer(module_ros_env):
+    """A participant in the domain of the module's own processes."""
+    peer = Peer()
+    yield peer
+    peer.close()
+
+
+@pytest.fixture(scope='module')
 def start_module_node(tmp_path_factory):
     """Start nodes that live as long as the test module."""
     started = []

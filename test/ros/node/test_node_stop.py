@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Case D11 seen from the node: a stop ends the tokens of requests that may act, and no others."""
+"""Stops and confirmations seen from the node's clients; case D11 with tokens that flow."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import time
 
 import pytest
 from action_msgs.msg import GoalStatus
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_srvs.srv import SetBool
 
 from gemma_thor_ros.action import Chat
-from gemma_thor_ros.msg import ErrorCode, GuardState, TokenChunk, ToolEvent, ToolVerdict
+from gemma_thor_ros.msg import (
+    ConfirmationRequest,
+    ErrorCode,
+    GuardState,
+    TokenChunk,
+    ToolEvent,
+    ToolVerdict,
+)
 from gemma_thor_ros.resources import folder
-from gemma_thor_ros.srv import ReleaseStop
+from gemma_thor_ros.srv import Confirm, ReleaseStop
 
 
 def call(distance):
@@ -28,20 +35,25 @@ SCRIPT = [
     'word ' * 400 + '<turn|>',
     'story ' * 100 + '<turn|>',
     call(15) + call(1) + '<|tool_response>',
+    call(0.3) + '<|tool_response>',
+    call(0.2) + '<|tool_response>',
+    'I did it.<turn|>',
 ]
+
+LATCHED = QoSProfile(depth=64, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Robot:
     """Guard with the demo robot's stop topic, robot and node; one set for the file."""
 
-    def __init__(self, peer, processes, start_node):
+    def __init__(self, peer, processes, start_node, policy):
         self.peer = peer
         config = str(folder('config') / 'llm.yaml')
         processes.module('gemma_thor_ros.ros.goal_guard', '--ros-args', '--params-file', config,
                          '-p', 'state_file:=none')
         processes.module('gemma_thor_ros.demo.robot')
-        node = start_node({'model.script': SCRIPT, 'model.script_delay': 0.01,
-                           'tools.policy_file': 'demo'})
+        node = start_node(**{'model.script': SCRIPT, 'model.script_delay': 0.01,
+                             'tools.policy_file': str(policy)})
         peer.wait_active(node)
         self.states = peer.collect(GuardState, '/goal_guard/state', QoSProfile(depth=1))
         self.events = peer.collect(ToolEvent, '/llm_node/tool_events', 100)
@@ -51,9 +63,24 @@ class Robot:
         assert self.button.wait_for_service(10.0) and self.latch.wait_for_service(10.0)
         peer.until(lambda: self.states and not self.states[-1].stopped)
         # The node and the guard have found each other when a call succeeds.
-        found = peer.run_goal('first', execute_tools=True, max_rounds=1)[1]
+        self.questions = peer.collect(ConfirmationRequest, '/llm_node/confirmations', LATCHED)
+        self.confirm = peer.node.create_client(Confirm, '/llm_node/confirm')
+        assert self.confirm.wait_for_service(10.0)
+        found = self.run('first', 's', max_rounds=1)
         assert found.tool_verdicts[0].status == 'succeeded', found.tool_verdicts
         self.events.clear()
+
+    def run(self, text, session, approve=True, **fields):
+        """Run a goal to its end, answer its question, and return the result."""
+        questions = len(self.questions)
+        handle = self.peer.send_goal(text, session_id=session, execute_tools=True, **fields)
+        answer = handle.get_result_async()
+        self.peer.until(lambda: len(self.questions) > questions or answer.done())
+        if len(self.questions) > questions:
+            request = Confirm.Request(confirmation_id=self.questions[-1].confirmation_id,
+                                      approve=approve, operator_name='Ann')
+            assert self.peer.wait(self.confirm.call_async(request)).taken
+        return self.peer.wait(answer).result
 
     def press(self):
         at = time.monotonic()
@@ -68,9 +95,14 @@ class Robot:
         self.peer.until(lambda: not self.states[-1].stopped, 5.0)
 
 
-@pytest.fixture
-def robot(fresh_peer, processes, start_node):
-    return Robot(fresh_peer, processes, start_node)
+@pytest.fixture(scope='module')
+def robot(module_peer, module_processes, start_module_node, tmp_path_factory):
+    policy = tmp_path_factory.mktemp('policy') / 'policy.yaml'
+    demo = (folder('config') / 'tools' / 'demo.yaml').read_text()
+    drive = 'action: {name: demo_robot/drive, type: gemma_thor_ros/action/Drive}\n'
+    assert demo.count(drive) == 1
+    policy.write_text(demo.replace(drive, f'{drive}    confirm: once_per_session\n'))
+    return Robot(module_peer, module_processes, start_module_node, policy)
 
 
 def test_case_d11_a_stop_ends_the_tokens_and_refuses_the_calls_that_wait(robot):
@@ -104,8 +136,11 @@ def test_case_d11_a_stop_ends_the_tokens_and_refuses_the_calls_that_wait(robot):
 
     robot.release()
     robot.events.clear()
-    handle = peer.send_goal('drive on', request_id='driving', execute_tools=True)
+    handle = peer.send_goal('drive on', request_id='driving', session_id='t', execute_tools=True)
     answer = handle.get_result_async()
+    peer.until(lambda: robot.questions[-1].request_id == 'driving', 5.0)
+    peer.wait(robot.confirm.call_async(Confirm.Request(
+        confirmation_id=robot.questions[-1].confirmation_id, approve=True)))
     peer.until(lambda: any(e.event == ToolEvent.ACCEPTED for e in robot.events), 10.0)
     robot.press()
     result = peer.wait(answer, 3.0).result
@@ -125,3 +160,16 @@ def test_case_d11_a_stop_ends_the_tokens_and_refuses_the_calls_that_wait(robot):
     assert refused.error_code == ErrorCode.NONE
     assert {v.outcome for v in refused.tool_verdicts} == {ToolVerdict.OUTCOME_REFUSED_STOPPED}
     robot.release()
+
+
+def test_a_person_is_asked_once_per_session(robot):
+    questions = len(robot.questions)
+    result = robot.run('once', 'one')
+    assert (result.text, result.rounds) == ('I did it.', 3), result
+    assert [verdict.status for verdict in result.tool_verdicts] == ['succeeded'] * 2
+    asked = [q for q in robot.questions[questions:] if not q.withdrawn]
+    assert [(q.session_id, q.front_end, q.tool_name) for q in asked] == [('one', 'ros', 'drive')]
+    first = result.tool_verdicts[0].call_id
+    steps = [event.event for event in robot.events if event.call_id == first]
+    assert steps.index(ToolEvent.CONFIRMATION_REQUESTED) < steps.index(ToolEvent.CONFIRMED)
+    assert steps.index(ToolEvent.CONFIRMED) < steps.index(ToolEvent.SENT)
