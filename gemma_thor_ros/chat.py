@@ -21,6 +21,7 @@ from gemma_thor_ros.chat_stream import ChatStream
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.stats import EngineStats
+from gemma_thor_ros.guide import AnswerGuide, Guides
 from gemma_thor_ros.schema import (
     ChatRequest,
     ChatResult,
@@ -40,6 +41,7 @@ from gemma_thor_ros.sessions import (
     leading_system,
 )
 from gemma_thor_ros.stops import StopFilter
+from gemma_thor_ros.text.grammar import Grammars
 from gemma_thor_ros.text.normalize_tools import tool_schemas
 from gemma_thor_ros.text.parser import OutputParser
 from gemma_thor_ros.text.prompt import ensure_model_turn, prompt_state, render
@@ -92,6 +94,7 @@ class Chat:
         self._info = info
         self._config = config
         self._sessions = SessionStore(config['session.ttl'], config['session.max_sessions'])
+        self._guides = Guides(Grammars(tokenizer, info.stop_ids), config)
         self._longest_piece = max(len(piece) for piece in tokenizer.pieces if piece)
         self._timer = TimeLimits()
         self._listeners: list[Callable[[ChatRequest, ChatResult], None]] = []
@@ -116,6 +119,9 @@ class Chat:
         if request.prompt is None:
             validate.check_messages(request.messages, config)
             validate.check_tools(request.tools, config)
+            validate.check_choice(request)
+            if request.tool_choice == 'none':
+                request = replace(request, tools=())  # a model that is shown none calls none
         validate.check_stop(request.stop, config)
         sampling = validate.resolve_sampling(request.sampling, config)
         priority = validate.resolve_priority(request.priority, request.front_end, config)
@@ -133,7 +139,7 @@ class Chat:
             )
         history = self._begin(request, request_id)
         try:
-            ids, parser = self._prepare(request, history, request_id)
+            ids, parser, guide = self._prepare(request, history, request_id)
             self._check_length(len(ids), 'messages' if request.prompt is None else 'prompt')
             room = self._info.context_length - len(ids)
             if sampling.max_tokens > room:
@@ -150,6 +156,7 @@ class Chat:
                     config['request.first_token_timeout'],
                     config['request.token_timeout'],
                     checkpoints=_turn_borders(ids, self._tokenizer.controls.turn),
+                    guide=guide,
                 )
             )
         except BaseException:
@@ -328,20 +335,22 @@ class Chat:
 
     def _prepare(
         self, request: ChatRequest, history: list[Message], request_id: str
-    ) -> tuple[tuple[int, ...], OutputParser | RawOutput]:
-        """Return the prompt's token ids and what reads the answer to it."""
+    ) -> tuple[tuple[int, ...], OutputParser | RawOutput, AnswerGuide | None]:
+        """Return the prompt's token ids, what reads the answer to it and what guides it."""
         if request.prompt is not None:
             if isinstance(request.prompt, str):
                 self._check_size(len(request.prompt), 'prompt')
                 ids = self.tokenize(request.prompt, add_bos=True)
             else:
                 ids = list(request.prompt)
-            return tuple(ids), RawOutput(self._tokenizer)
+            return tuple(ids), RawOutput(self._tokenizer), None
         prompt = self._render(request, history, request_id)
         self._check_size(sum(len(segment.text) for segment in prompt), 'messages')
         schemas = tool_schemas(list(request.tools))
-        parser = OutputParser(self._tokenizer, schemas, prompt=prompt_state(prompt))
-        return tuple(encode_segments(prompt, self._tokenizer)), parser
+        state = prompt_state(prompt)
+        parser = OutputParser(self._tokenizer, schemas, prompt=state)
+        guide = self._guides.make(request, state, self._thinks(request))
+        return tuple(encode_segments(prompt, self._tokenizer)), parser, guide
 
     def _render(
         self, request: ChatRequest, history: list[Message], request_id: str

@@ -349,6 +349,12 @@ SETTINGS: tuple[Setting, ...] = (
         '',
         "Tool policy (YAML); 'demo' is the demo robot's; empty = no tools.",
     ),
+    _s(
+        'tools.constrain_calls',
+        True,
+        'Hold a call that the model begins to the declared tools and their schemas.',
+        live=True,
+    ),
     _s('tools.dry_run', False, 'Check and report tool calls, never execute them.'),
     _s('tools.execute_prompts', False, 'Messages on ~/prompt may use the tools of the policy.'),
     _s('tools.max_rounds', 6, 'Generations of one agent loop at most.', 1, 255),

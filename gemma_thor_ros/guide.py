@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from gemma_thor_ros.text.grammar import MAX_ROLLBACK, Grammar, GrammarError, Grammars, Matcher
+from gemma_thor_ros.config import EngineConfig
+from gemma_thor_ros.schema import ChatRequest
+from gemma_thor_ros.text.grammar import (
+    MAX_ROLLBACK,
+    Grammar,
+    GrammarError,
+    Grammars,
+    Matcher,
+    Tool,
+)
+from gemma_thor_ros.text.prompt import PromptState
 
 
 @dataclass(frozen=True)
@@ -176,3 +186,54 @@ def _bits(ids: Iterable[int], given: bytes = b'') -> bytes:
     for token_id in wanted:
         bits[token_id >> 3] |= 1 << (token_id & 7)
     return bytes(bits)
+
+
+class Guides:
+    """Makes the guides of a model's answers; use it from any thread."""
+
+    def __init__(self, grammars: Grammars, config: EngineConfig) -> None:
+        self._grammars = grammars
+        self._config = config
+
+    def make(self, request: ChatRequest, prompt: PromptState, thinks: bool) -> AnswerGuide | None:
+        """The guide of an answer, or None where the model is free. `thinks`: thinking is on.
+
+        Raises RequestError, UNSUPPORTED with the JSON pointer, for a schema that can't be kept:
+        that of the answer, of a tool that must be called, or of one that is declared as strict.
+        """
+        contents = self._contents(request, prompt, thinks)
+        return None if contents is None else AnswerGuide(self._grammars, contents)
+
+    def _contents(self, request: ChatRequest, prompt: PromptState,
+                  thinks: bool) -> Contents | None:
+        must_call = request.tool_choice == 'required'
+        calls = content = None
+        if request.tools and request.tool_choice != 'none' and self._holds_calls(request):
+            calls = self._grammars.calls(_tools(request))
+        if request.response_schema is not None and not must_call:
+            content = self._grammars.answer(request.response_schema, request.response_schema_at)
+        if calls is None and content is None:
+            return None
+        return Contents(calls, content, must_call, not request.parallel_tool_calls, thinks,
+                        in_thought=prompt.channel_text is not None)
+
+    def _holds_calls(self, request: ChatRequest) -> bool:
+        """Whether calls are held to the declared tools."""
+        if request.sampling.get('ignore_eos'):           # a benchmark, which has no end
+            return False
+        asked = (request.tool_choice == 'required' or request.tool_names
+                 or not request.parallel_tool_calls or request.response_schema is not None)
+        return bool(asked or self._config['tools.constrain_calls'])
+
+
+def _tools(request: ChatRequest) -> list[Tool]:
+    """The tools that may be called."""
+    tools = []
+    for index, tool in enumerate(request.tools):
+        function = tool['function']
+        if request.tool_names and function['name'] not in request.tool_names:
+            continue
+        strict = request.tool_choice == 'required' or function.get('strict') is True
+        tools.append(Tool(function['name'], function.get('parameters'),
+                          f'tools[{index}].function.parameters', strict))
+    return tools

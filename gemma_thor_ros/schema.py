@@ -293,4 +293,9 @@ class ChatRequest:
     choice: int = 0
     continue_final_message: bool = False
     prompt: str | tuple[int, ...] | None = None
+    tool_choice: str = 'auto'
+    tool_names: tuple[str, ...] = ()
+    parallel_tool_calls: bool = True  # False: one call ends the answer
+    response_schema: dict[str, Any] | bool | None = None
+    response_schema_at: str = 'response_schema'
     parent_id: str = ''

@@ -17,9 +17,16 @@ from typing import Any
 import jsonschema
 
 from gemma_thor_ros.config import EngineConfig
-from gemma_thor_ros.schema import ErrorCode, Priority, RequestError, SamplingParams
+from gemma_thor_ros.schema import (
+    ChatRequest,
+    ErrorCode,
+    Priority,
+    RequestError,
+    SamplingParams,
+)
 
 ROLES = ('system', 'developer', 'user', 'assistant', 'tool')
+TOOL_CHOICES = ('auto', 'none', 'required')
 MAX_SCHEMA_DEPTH = 32
 MAX_NAME = 64
 _NAME_CHARACTERS = frozenset('abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.')
@@ -95,6 +102,37 @@ def check_tools(tools: Sequence[Any], config: EngineConfig) -> None:
                 f'{where}.function.description must be text', f'{where}.function.description'
             )
         _check_parameters(function.get('parameters'), f'{where}.function.parameters')
+
+
+def check_choice(request: ChatRequest) -> None:
+    """Check which tools an answer may or must call, and the schema of its text."""
+    choice, ignore_eos = request.tool_choice, request.sampling.get('ignore_eos')
+    if choice not in TOOL_CHOICES:
+        raise invalid(
+            f'tool_choice is {choice!r}, allowed are {", ".join(TOOL_CHOICES)}', 'tool_choice'
+        )
+    known = [tool['function']['name'] for tool in request.tools]
+    for name in request.tool_names:
+        if name not in known:
+            raise invalid(
+                f'tool_choice names the tool {name!r}, the request has '
+                f'{", ".join(known) or "no tools"}',
+                'tool_choice',
+            )
+    if choice == 'required' and not known:
+        raise invalid('tool_choice is required, but the request has no tools', 'tool_choice')
+    if request.response_schema is not None:
+        if not isinstance(request.response_schema, bool):
+            _check_schema(request.response_schema, request.response_schema_at)
+        if request.continue_final_message:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED,
+                f'{request.response_schema_at} holds for a whole answer: it does not go with '
+                'continue_final_message',
+                request.response_schema_at,
+            )
+    if ignore_eos and (choice == 'required' or request.response_schema is not None):
+        raise invalid('ignore_eos does not go with a guided answer: it has an end', 'ignore_eos')
 
 
 def check_name(name: Any, where: str) -> None:
@@ -190,19 +228,20 @@ def _check_content(content: Any, where: str) -> None:
 def _check_parameters(parameters: Any, where: str) -> None:
     if parameters is None:
         return
-    if not isinstance(parameters, Mapping):
-        raise invalid(
-            f'{where} must be a JSON schema object, not {type(parameters).__name__}', where
-        )
-    depth = _depth(parameters)
-    if depth > MAX_SCHEMA_DEPTH:
-        raise invalid(f'{where} is nested deeper than {MAX_SCHEMA_DEPTH} levels', where)
+    _check_schema(parameters, where)
     if parameters.get('type', 'object') != 'object':
         raise invalid(
             f'{where}.type is {parameters["type"]!r}, it must be object', f'{where}.type'
         )
+
+
+def _check_schema(schema: Any, where: str) -> None:
+    if not isinstance(schema, Mapping):
+        raise invalid(f'{where} must be a JSON schema object, not {type(schema).__name__}', where)
+    if _depth(schema) > MAX_SCHEMA_DEPTH:
+        raise invalid(f'{where} is nested deeper than {MAX_SCHEMA_DEPTH} levels', where)
     try:
-        jsonschema.Draft202012Validator.check_schema(parameters)
+        jsonschema.Draft202012Validator.check_schema(schema)
     except jsonschema.SchemaError as error:
         pointer = '/'.join(str(item) for item in error.absolute_path)
         raise invalid(
