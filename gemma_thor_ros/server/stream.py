@@ -60,33 +60,28 @@ class Generation:
         on_step: Callable[[float, int], None] | None = None,
     ) -> None:
         self.streams = tuple(streams)
+        self.done = False  # every stream has given its last delta
         self._on_step = on_step
         self._last = [0.0] * len(self.streams)
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[bool] | None = None
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._news = False
+        self._news = True  # something may wait in the streams
         self._open = list(range(len(self.streams)))
         for stream in self.streams:
             stream.on_ready(lambda: waker.wake(self._wake))
-
-    @property
-    def done(self) -> bool:
-        """True when every stream has given its last delta."""
-        return all(stream.done for stream in self.streams)
 
     async def next(self, timeout_s: float) -> list[tuple[int, ChatDelta]]:
         """Return the new deltas with their choice; none after `timeout_s` without any, and at the
         end.
         """
         while True:
-            self._news = False
-            deltas = self._poll()
-            if self.done and self._timer is not None:
-                self._timer.cancel()
-            if deltas or self.done:
-                return deltas
+            if self._news:
+                self._news = False  # before the look: what comes in from now on wakes anew
+                deltas = self._poll()
+                if deltas or self.done:
+                    return deltas
             if not self._news and not await self._wait(timeout_s):
                 return []
 
@@ -109,6 +104,7 @@ class Generation:
 
     def _poll(self) -> list[tuple[int, ChatDelta]]:
         deltas = []
+        self.done = True
         for choice, stream in enumerate(self.streams):
             if stream.done:
                 continue
@@ -119,6 +115,9 @@ class Generation:
                     if self._last[choice]:
                         self._on_step(now - self._last[choice], len(delta.token_ids))
                     self._last[choice] = now
+            self.done = self.done and stream.done
+        if self.done and self._timer is not None:
+            self._timer.cancel()
         return deltas
 
     async def _wait(self, timeout_s: float) -> bool:
