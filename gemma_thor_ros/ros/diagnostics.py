@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""~/engine_state (on every change and at 1 Hz) and /diagnostics (1 Hz).
+"""~/engine_state (on every change and at 1 Hz) and /diagnostics (1 Hz): engine, machine, tools.
 
 Reads figures, decides nothing. Knows the runtime's public state and the engine's statistics.
 """
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.callback_groups import CallbackGroup
@@ -22,6 +23,8 @@ from std_msgs.msg import Header
 import gemma_thor_ros.msg as msg
 from gemma_thor_ros.load import Runtime, State
 from gemma_thor_ros.ros.conversions import ros_text
+from gemma_thor_ros.ros.machine import read_health
+from gemma_thor_ros.ros.verdict import Outcome, Verdict
 from gemma_thor_ros.schema import ChatResult, ErrorCode
 
 PERIOD_S = 1.0
@@ -52,6 +55,21 @@ class Counters:
     cancelled: int = 0
     refused: int = 0
     last_refusal: str = ''
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+class GuardView(Protocol):
+    """What is told of goal_guard, which holds the robot's goals and its stops."""
+
+    def fault(self) -> str:
+        """Return why the guard can take no goal of ours, or ''."""
+
+    def motion_fault(self) -> str:
+        """Return why motion is not allowed now, or ''."""
+
+    def stop_reason(self) -> str:
+        """Return why the robot is stopped, or ''."""
 
 
 class RequestCounters:
@@ -61,6 +79,17 @@ class RequestCounters:
         self._lock = threading.Lock()
         self._counters = Counters()
         self._first_token_ms: deque[float] = deque(maxlen=_RECENT)
+        self._outcomes: Counter[Outcome] = Counter()
+
+    def acted(self, verdicts: Sequence[Verdict]) -> None:
+        """Count what became of tool calls."""
+        with self._lock:
+            self._outcomes.update(verdict.outcome for verdict in verdicts)
+
+    def outcomes(self) -> dict[str, int]:
+        """Return how many tool calls had which outcome, those that occurred."""
+        with self._lock:
+            return {kind.name.lower(): count for kind, count in sorted(self._outcomes.items())}
 
     def refused(self, reason: str) -> None:
         """Count a request that was refused before any work."""
@@ -79,7 +108,11 @@ class RequestCounters:
                 counters = replace(counters, cancelled=counters.cancelled + 1)
             else:
                 counters = replace(counters, failed=counters.failed + 1)
-            self._counters = counters
+            self._counters = replace(
+                counters,
+                drafted_tokens=counters.drafted_tokens + result.usage.drafted_tokens,
+                accepted_tokens=counters.accepted_tokens + result.usage.accepted_tokens,
+            )
             if result.timings.time_to_first_token_ms > 0.0:
                 self._first_token_ms.append(result.timings.time_to_first_token_ms)
 
@@ -99,6 +132,8 @@ class StatePublisher:
         fault: why the last configure failed; '' = it did not.
         counters: outcomes of ROS requests.
         missing: optional packages that are not there, one sentence each.
+        guard: gives the link to goal_guard; None without a tool policy.
+        misfits: how many subscriptions could not hear our topics, and a sentence about the last.
         group: callback group of the timer; its callbacks never block.
     """
 
@@ -109,6 +144,8 @@ class StatePublisher:
         fault: Callable[[], str],
         counters: RequestCounters,
         missing: Sequence[str],
+        guard: Callable[[], GuardView | None],
+        misfits: Callable[[], tuple[int, str]],
         group: CallbackGroup,
     ) -> None:
         self._node = node
@@ -116,6 +153,8 @@ class StatePublisher:
         self._fault = fault
         self._counters = counters
         self._missing = tuple(missing)
+        self._guard = guard
+        self._misfits = misfits
         self._lock = threading.Lock()
         self._next_s = 0.0
         self._last_key: tuple[object, ...] = ()
@@ -183,7 +222,12 @@ class StatePublisher:
         self._diagnostics.publish(
             DiagnosticArray(
                 header=Header(stamp=state.stamp),
-                status=[self._engine_status(state), self._package_status()],
+                status=[
+                    self._engine_status(state),
+                    self._tool_status(),
+                    _machine_status(self._name()),
+                    self._package_status(),
+                ],
             )
         )
 
@@ -210,8 +254,48 @@ class StatePublisher:
             'requests_cancelled': counters.cancelled,
             'requests_refused': counters.refused,
             'last_refusal': counters.last_refusal,
+            'draft_acceptance': _share(counters.accepted_tokens, counters.drafted_tokens),
+            **self._engine_figures(),
         }
+        misfits, sentence = self._misfits()
+        values.update(incompatible_qos=misfits, last_incompatible_qos=sentence)
         return self._status('engine', level, summary, values)
+
+    def _engine_figures(self) -> dict[str, object]:
+        runtime = self._runtime()
+        chat = runtime.chat if runtime is not None else None
+        if chat is None:
+            return {}
+        stats = chat.stats()
+        used = stats.sliding_pages_used + stats.full_pages_used
+        total = stats.sliding_pages_total + stats.full_pages_total
+        return {
+            'kv_used': _share(used, total),
+            'kv_cached_pages': stats.sliding_pages_cached + stats.full_pages_cached,
+            'prefill_tokens_per_s': f'{stats.prefill_tokens_per_s:.1f}',
+            'prompt_tokens_from_cache': _share(stats.cached_prompt_tokens, stats.prompt_tokens),
+            'preemptions': stats.preemptions,
+            'step_overdue_s': f'{stats.step_overdue_s:.1f}',
+        }
+
+    def _tool_status(self) -> DiagnosticStatus:
+        guard = self._guard()
+        values: dict[str, object] = {f'calls_{k}': n for k, n in self._counters.outcomes().items()}
+        if guard is None:
+            return self._status('tools', DiagnosticStatus.OK, 'no tools are configured', values)
+        fault, stop, motion = guard.fault(), guard.stop_reason(), guard.motion_fault()
+        values.update(
+            guard=fault or 'ok',
+            stopped=bool(stop),
+            stop_reason=stop,
+            motion_inhibited=bool(motion),
+        )
+        if fault:
+            return self._status('tools', DiagnosticStatus.ERROR, fault, values)
+        if stop or motion:
+            summary = f'stopped: {stop or motion}'
+            return self._status('tools', DiagnosticStatus.WARN, summary, values)
+        return self._status('tools', DiagnosticStatus.OK, 'tools may act', values)
 
     def _package_status(self) -> DiagnosticStatus:
         level = DiagnosticStatus.WARN if self._missing else DiagnosticStatus.OK
@@ -222,14 +306,39 @@ class StatePublisher:
     def _status(
         self, part: str, level: bytes, summary: str, values: Mapping[str, object]
     ) -> DiagnosticStatus:
-        name = self._node.get_fully_qualified_name().lstrip('/')
-        return DiagnosticStatus(
-            level=level,
-            name=f'{name}: {part}',
-            message=ros_text(summary),
-            hardware_id='',
-            values=[KeyValue(key=key, value=ros_text(str(v))) for key, v in values.items()],
-        )
+        return _status(f'{self._name()}: {part}', level, summary, values)
+
+    def _name(self) -> str:
+        return self._node.get_fully_qualified_name().lstrip('/')
+
+
+def _machine_status(node: str) -> DiagnosticStatus:
+    health = read_health()
+    values: dict[str, object] = {
+        f'temperature_{name}': f'{degrees:.1f}' for name, degrees in health.temperatures.items()
+    }
+    for name in ('memory_total', 'memory_available', 'process_memory'):
+        if getattr(health, name):
+            values[f'{name}_mib'] = getattr(health, name) // 2**20
+    level = DiagnosticStatus.WARN if health.warning else DiagnosticStatus.OK
+    summary = health.warning or f'{len(health.temperatures)} temperatures can be read'
+    return _status(f'{node}: machine', level, summary, values)
+
+
+def _status(
+    name: str, level: bytes, summary: str, values: Mapping[str, object]
+) -> DiagnosticStatus:
+    return DiagnosticStatus(
+        level=level,
+        name=name,
+        message=ros_text(summary),
+        hardware_id='',
+        values=[KeyValue(key=key, value=ros_text(str(v))) for key, v in values.items()],
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    return f'{part / whole:.0%}' if whole else ''
 
 
 def _key(state: msg.EngineState) -> tuple[object, ...]:

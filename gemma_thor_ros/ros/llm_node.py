@@ -39,6 +39,7 @@ from gemma_thor_ros.ros.heartbeat import Heartbeat
 from gemma_thor_ros.ros.node_runtime import NodeRuntime
 from gemma_thor_ros.ros.parameters import NodeParameters, unknown_parameters
 from gemma_thor_ros.ros.prompt_intake import PromptIntake
+from gemma_thor_ros.ros.qos import WatchedPublishers
 from gemma_thor_ros.ros.request_runner import Acts, Listener, RequestRunner
 from gemma_thor_ros.ros.running import Running, RunningRequests
 from gemma_thor_ros.ros.services import Services
@@ -120,29 +121,32 @@ class LlmNode(LifecycleNode):
         self._counters = RequestCounters()
         control = MutuallyExclusiveCallbackGroup()
         data = ReentrantCallbackGroup()
+        publishers = WatchedPublishers(self)
         self._status = StatePublisher(
             self,
             lambda: self._runtime,
             lambda: self._fault,
             self._counters,
             packages.optional_faults(),
+            lambda: self._bridge.guard if self._bridge is not None else None,
+            publishers.misfits,
             control,
         )
         self._on_engine_failed = on_engine_failed
         self._watch = self.create_timer(WATCH_S, self._check_engine, callback_group=control)
         self._heartbeat = Heartbeat(self, lambda: self._active)
         speech = SpeechWriter(
-            self.create_publisher(msg.Sentence, '~/sentences', TOKENS_QOS).publish,
+            publishers.create(msg.Sentence, '~/sentences', TOKENS_QOS, True).publish,
             lambda: bool(self.config['ros.speech_units']),
         )
-        records = self.create_publisher(msg.RequestRecord, '~/requests', REQUESTS_QOS)
+        records = publishers.create(msg.RequestRecord, '~/requests', REQUESTS_QOS)
         self._recorder = Recorder(self.config, records.publish)
         runner = self._runner = RequestRunner(
             self,
             self._requests,
             self._counters,
-            self.create_publisher(msg.TokenChunk, '~/tokens', TOKENS_QOS),
-            self.create_publisher(msg.ToolEvent, '~/tool_events', TOOL_EVENTS_QOS),
+            publishers.create(msg.TokenChunk, '~/tokens', TOKENS_QOS, True),
+            publishers.create(msg.ToolEvent, '~/tool_events', TOOL_EVENTS_QOS),
             speech,
             self._recorder,
         )

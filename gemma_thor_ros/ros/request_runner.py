@@ -185,6 +185,7 @@ class RequestRunner:
         finally:
             self._requests.end(running)
         self._counters.ended(answer.result)
+        self._counters.acted(answer.verdicts)
         return answer
 
     def _generate(
