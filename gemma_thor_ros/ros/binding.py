@@ -8,6 +8,7 @@ Python classes alone: no rclpy, no node.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,15 @@ from rosidl_parser import definition as idl
 
 from gemma_thor_ros.ros import units
 from gemma_thor_ros.ros.interfaces import (
+    QUATERNION,
     FieldType,
     InterfaceError,
     constant,
     field_type,
+    find_messages,
     find_slot,
     fit,
+    fit_list,
     get_field,
     leaf_type,
     load_type,
@@ -30,10 +34,18 @@ from gemma_thor_ros.ros.interfaces import (
     slot_types,
 )
 from gemma_thor_ros.ros.policy_file import ItemPath
-from gemma_thor_ros.ros.policy_types import Argument, Policy, ResultField, Scalar, ToolPolicy
+from gemma_thor_ros.ros.policy_types import (
+    Argument,
+    Policy,
+    ResultField,
+    Scalar,
+    ToolPolicy,
+    Value,
+)
 from gemma_thor_ros.ros.verdict import CallRefusedError, Outcome, cut
 
 MAX_RESULT_ITEMS = 32            # elements of an array that the model is told
+MAX_ROTATION_ERROR = 1e-3        # of a quaternion's length, which is 1
 
 
 @dataclass(frozen=True)
@@ -43,23 +55,32 @@ class BoundTool:
     tool: ToolPolicy
     action_class: Any
     fields: dict[str, FieldType]
-    constants: dict[str, Scalar]
+    constants: dict[str, Value]
     values: dict[str, dict[str, Scalar]]  # goal path -> value of a policy table -> field value
     reason_field: str
+    quaternions: tuple[str, ...]          # goal paths
 
-    def make_goal(self, fields: dict[str, Scalar]) -> Any:
+    def make_goal(self, fields: dict[str, Value]) -> Any:
         """Return the goal message of checked fields by path.
 
         Raises:
-            CallRefusedError: a value does not fit its ROS field.
+            CallRefusedError: a value does not fit its ROS field, or a quaternion is no rotation.
         """
         goal = self.action_class.Goal()
         for path, value in {**fields, **self.constants}.items():
-            value = self.values.get(path, {}).get(str(value), value)
+            if not isinstance(value, list):
+                value = self.values.get(path, {}).get(str(value), value)
             try:
                 set_field(goal, path, self.fields[path], value)
             except InterfaceError as error:
                 raise CallRefusedError(Outcome.REFUSED_RANGE, str(error)) from error
+        for path in self.quaternions:
+            rotation = get_field(goal, path)
+            length = math.hypot(rotation.x, rotation.y, rotation.z, rotation.w)
+            if abs(length - 1.0) > MAX_ROTATION_ERROR:
+                raise CallRefusedError(
+                    Outcome.REFUSED_RANGE,
+                    f'{path} is no rotation: its quaternion has length {length:g}, not 1')
         return goal
 
     def result_values(self, result: Any) -> dict[str, Any]:
@@ -88,7 +109,7 @@ def _bind_tool(policy: Policy, tool: ToolPolicy) -> BoundTool:
         action_class = load_type(tool.target.type)
         goal, result = action_class.Goal, action_class.Result
         fields: dict[str, FieldType] = {}
-        constants: dict[str, Scalar] = {}
+        constants: dict[str, Value] = {}
         tables: dict[str, dict[str, Scalar]] = {}
         for arg in tool.args:
             if arg.field:
@@ -104,7 +125,9 @@ def _bind_tool(policy: Policy, tool: ToolPolicy) -> BoundTool:
         for name, value in tool.constants.items():
             place = (*path, 'constants', name)
             fields[name] = field_type(goal, name)
-            constants[name] = _table_value(goal, name, fields[name], value)
+            constants[name] = (
+                fit_list(value, fields[name], name) if isinstance(value, list)
+                else _table_value(goal, name, fields[name], value))
         for item in tool.result:
             place = (*path, 'result', item.name, 'field')
             _check_result(find_slot(result, item.field)[1], item)
@@ -112,25 +135,39 @@ def _bind_tool(policy: Policy, tool: ToolPolicy) -> BoundTool:
         reason_field = _reason_field(result, tool.reason_field)
     except InterfaceError as error:
         policy.source.fail(place, str(error))
-    return BoundTool(tool, action_class, fields, constants, tables, reason_field)
+    return BoundTool(tool, action_class, fields, constants, tables, reason_field,
+                     tuple(find_messages(goal, QUATERNION)))
 
 
 def _table_value(goal: Any, path: str, wanted: FieldType, value: Scalar) -> Scalar:
     """Resolve a value of the policy; where the field is no string, a text names a constant."""
+    if wanted.counts is not None or wanted.kind == 'quaternion':
+        raise InterfaceError(f'{value!r} does not fit {path}, which is {wanted.name}')
     if isinstance(value, str) and wanted.kind != 'string':
         value = constant(goal, path, value)
     return fit(value, wanted, path)
 
 
 def _check_argument(arg: Argument, wanted: FieldType) -> None:
-    kind = 'number' if arg.has_unit else arg.type
+    kind = 'number' if arg.has_unit else arg.items or arg.type
+    if arg.convert:
+        kind = 'quaternion'
+    if bool(arg.items) != (wanted.counts is not None):
+        raise InterfaceError(f'{arg.name} is of type {arg.type}, but {arg.field} is {wanted.name}')
+    if wanted.counts is not None:
+        low, high = wanted.counts
+        if not low <= arg.min_items or not arg.max_items <= high:
+            raise InterfaceError(f'{arg.name} has {arg.min_items} to {arg.max_items} elements, '
+                                 f'but {arg.field} takes {low} to {high}')
     fits = kind == wanted.kind or (kind == 'integer' and wanted.kind == 'number')
     if not fits:
         what = 'a length or angle' if arg.has_unit else f'of type {arg.type}'
         raise InterfaceError(f'{arg.name} is {what}, but {arg.field} is {wanted.name}')
+    if kind == 'quaternion':
+        return
     if kind in ('string', 'boolean'):
         for value in arg.enum:
-            fit(value, wanted, arg.field)
+            fit(value, dataclasses.replace(wanted, counts=None), arg.field)
         return
     plain = () if arg.has_unit else (*arg.enum, arg.default)
     for limit in (*plain, arg.minimum, arg.maximum):

@@ -8,6 +8,7 @@ interfaces.py, stops and the guard by bridge.py.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import threading
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from gemma_thor_ros.ros import units
-from gemma_thor_ros.ros.policy_types import Argument, Policy, Scalar, ToolPolicy
+from gemma_thor_ros.ros.policy_types import Argument, Policy, Scalar, ToolPolicy, Value
 from gemma_thor_ros.ros.verdict import CallRefusedError, Outcome
 from gemma_thor_ros.schema import FinishReason, ToolCall
 
@@ -47,11 +48,11 @@ class TurnContext:
 
 @dataclass(frozen=True)
 class CheckedCall:
-    """A call that the policy allows: goal fields by path, in SI, constants not included."""
+    """A call that the policy allows: message fields by path, in SI, constants not included."""
 
     call: ToolCall
     tool: ToolPolicy
-    fields: dict[str, Scalar]
+    fields: dict[str, Value]
 
 
 def check_turn(call: ToolCall, turn: TurnContext) -> None:
@@ -87,17 +88,25 @@ def check_duplicate(checked: CheckedCall, turn: TurnContext) -> None:
                                f'the same {checked.tool.name} call stands in this turn twice')
 
 
-def goal_fields(tool: ToolPolicy, arguments: Any) -> dict[str, Scalar]:
-    """Check all arguments and convert them to goal fields by path, quantities in SI."""
+def goal_fields(tool: ToolPolicy, arguments: Any) -> dict[str, Value]:
+    """Check all arguments and convert them to message fields by path, quantities in SI."""
     values = _argument_values(tool, arguments)
-    fields: dict[str, Scalar] = {}
+    fields: dict[str, Value] = {}
     for arg in tool.args:
         if arg.field and arg.name in values:
-            fields[arg.field] = _field_value(tool, arg, values)
+            value = values[arg.name]
+            fields[arg.field] = [
+                _field_value(tool, _element(arg, index), item, values)
+                for index, item in enumerate(value)
+            ] if isinstance(value, list) else _field_value(tool, arg, value, values)
     return fields
 
 
-def _argument_values(tool: ToolPolicy, arguments: Any) -> dict[str, Scalar]:
+def _element(arg: Argument, index: int) -> Argument:
+    return dataclasses.replace(arg.element, name=f'{arg.name}[{index}]')
+
+
+def _argument_values(tool: ToolPolicy, arguments: Any) -> dict[str, Value]:
     """Check names, types and enums, and fill in the defaults."""
     if not isinstance(arguments, dict):
         _refuse_schema('the arguments are no object')
@@ -106,15 +115,27 @@ def _argument_values(tool: ToolPolicy, arguments: Any) -> dict[str, Scalar]:
             known = ', '.join(arg.name for arg in tool.args) or 'none'
             _refuse_schema(f'{tool.name} has no argument {str(name)[:64]!r}; the arguments are '
                            f'{known}')
-    values: dict[str, Scalar] = {}
+    values: dict[str, Value] = {}
     for arg in tool.args:
         if arg.name in arguments:
-            values[arg.name] = _checked_value(arg, arguments[arg.name])
+            value = arguments[arg.name]
+            values[arg.name] = (_checked_array(arg, value) if arg.items
+                                else _checked_value(arg, value))
         elif arg.required:
             _refuse_schema(f'{tool.name} needs the argument {arg.name}')
         elif arg.default is not None:
             values[arg.name] = arg.default
     return values
+
+
+def _checked_array(arg: Argument, value: Any) -> list[Scalar]:
+    if not isinstance(value, list):
+        _refuse_schema(f'{arg.name} must be a list, not {_shown(value)}')
+    if not arg.min_items <= len(value) <= arg.max_items:
+        raise CallRefusedError(
+            Outcome.REFUSED_RANGE, f'{arg.name} has {len(value)} elements, it takes '
+                                   f'{arg.min_items} to {arg.max_items}')
+    return [_checked_value(_element(arg, index), item) for index, item in enumerate(value)]
 
 
 def _checked_value(arg: Argument, value: Any) -> Scalar:
@@ -157,9 +178,9 @@ def _check_text(arg: Argument, text: str) -> None:
             f'{arg.name} has {len(text)} characters, the limit is {arg.max_length}')
 
 
-def _field_value(tool: ToolPolicy, arg: Argument, values: dict[str, Scalar]) -> Scalar:
-    """Convert the checked value of an argument to what its goal field takes."""
-    value = values[arg.name]
+def _field_value(tool: ToolPolicy, arg: Argument, value: Scalar,
+                 values: dict[str, Value]) -> Scalar:
+    """Convert the checked value of an argument to what its field takes."""
     if arg.values:
         return arg.values[str(value)]
     if isinstance(value, (str, bool)):
@@ -177,7 +198,7 @@ def _field_value(tool: ToolPolicy, arg: Argument, values: dict[str, Scalar]) -> 
     return sign * (units.to_si(value, unit) if unit else value)
 
 
-def _sign(tool: ToolPolicy, arg: Argument, values: dict[str, Scalar]) -> int:
+def _sign(tool: ToolPolicy, arg: Argument, values: dict[str, Value]) -> int:
     linked = tool.argument(arg.sign_arg)
     assert linked is not None, f'{arg.sign_arg} was checked when the policy was read'
     return linked.sign[str(values[linked.name])]

@@ -7,6 +7,7 @@ Works on the generated Python classes alone (no rclpy, no node). Knows no policy
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import re
@@ -19,6 +20,8 @@ from gemma_thor_ros.ros.verdict import cut
 
 MAX_FLOAT32 = 3.4028234663852886e38
 MAX_TEXT = 300                   # characters of a message shown to people
+MAX_ELEMENTS = 1 << 20           # of an array without a bound of its own
+QUATERNION = 'geometry_msgs/msg/Quaternion'
 
 Scalar = str | int | float | bool
 
@@ -34,13 +37,17 @@ class InterfaceError(Exception):
 
 @dataclass(frozen=True)
 class FieldType:
-    """A field that one value fills. `kind` is number, integer, string or boolean."""
+    """A field that one value fills. `kind` is number, integer, string, boolean or quaternion.
+
+    Of an array, the rest is its elements'; `counts` is how many it takes, none for a scalar.
+    """
 
     kind: str
     name: str                            # as in the interface file: float64, int8, string ...
     low: float = -math.inf
     high: float = math.inf
     max_bytes: int = 0                   # of a bounded string; 0 = unbounded
+    counts: tuple[int, int] | None = None
 
 
 def load_type(name: str) -> Any:
@@ -77,18 +84,20 @@ def find_slot(message_class: Any, path: str) -> tuple[Any, Any]:
         if not isinstance(slot, idl.NamespacedType):
             raise InterfaceError(f'field {path}: {name} of {_class_name(message_class)} is no '
                                  'message')
-        message_class = getattr(importlib.import_module('.'.join(slot.namespaces)), slot.name)
+        message_class = _message_class(slot)
     return message_class, _slot(message_class, last, path)
 
 
 def field_type(message_class: Any, path: str) -> FieldType:
-    """Return the type of a field that one value can fill.
+    """Return the type of a field that one value, or a list of values, can fill.
 
     Raises:
-        InterfaceError: no such field, or a message, an array or a byte.
+        InterfaceError: no such field, or a message (but a quaternion), a byte or arrays of them.
     """
     slot = find_slot(message_class, path)[1]
-    found = leaf_type(slot)
+    found = _array_type(slot) if isinstance(slot, idl.AbstractNestedType) else leaf_type(slot)
+    if isinstance(slot, idl.NamespacedType) and slot_name(slot) == QUATERNION:
+        found = FieldType('quaternion', QUATERNION)
     if found is None:
         raise InterfaceError(f'field {path} of {_class_name(message_class)} is '
                              f'{slot_name(slot)}, which one value cannot fill')
@@ -126,12 +135,47 @@ def fit(value: Any, wanted: FieldType, path: str) -> Scalar:
     return value  # type: ignore[no-any-return]
 
 
+def fit_list(values: Any, wanted: FieldType, path: str) -> list[Scalar]:
+    """Return a list whose elements fit an array field exactly (InterfaceError otherwise)."""
+    if wanted.counts is None or not isinstance(values, list):
+        raise InterfaceError(f'{values!r} does not fit {path}, which is {wanted.name}')
+    low, high = wanted.counts
+    if not low <= len(values) <= high:
+        raise InterfaceError(f'{path} is {wanted.name}, it does not take {len(values)} elements')
+    element = dataclasses.replace(wanted, counts=None)
+    return [fit(value, element, f'{path}[{index}]') for index, value in enumerate(values)]
+
+
 def set_field(message: Any, path: str, wanted: FieldType, value: Any) -> None:
-    """Set a field by dotted path to a value that fits it exactly (InterfaceError otherwise)."""
+    """Set a field by dotted path to a value that fits it exactly (InterfaceError otherwise).
+
+    A quaternion takes a yaw in radians.
+    """
     *parents, last = path.split('.')
     for name in parents:
         message = getattr(message, name)
-    setattr(message, last, fit(value, wanted, path))
+    if wanted.kind == 'quaternion':
+        yaw = float(fit(value, FieldType('number', 'yaw'), path))
+        rotation = getattr(message, last)
+        rotation.x = rotation.y = 0.0
+        rotation.z, rotation.w = math.sin(yaw / 2), math.cos(yaw / 2)
+    elif wanted.counts is not None:
+        setattr(message, last, fit_list(value, wanted, path))
+    else:
+        setattr(message, last, fit(value, wanted, path))
+
+
+def find_messages(message_class: Any, type_name: str, path: str = '') -> list[str]:
+    """Return the dotted paths of all fields of a message type, arrays left out."""
+    found: list[str] = []
+    for name, slot in slot_types(message_class).items():
+        here = f'{path}.{name}' if path else name
+        if not isinstance(slot, idl.NamespacedType):
+            continue
+        if slot_name(slot) == type_name:
+            found.append(here)
+        found += find_messages(_message_class(slot), type_name, here)
+    return found
 
 
 def get_field(message: Any, path: str) -> Any:
@@ -190,6 +234,22 @@ def slot_name(slot: Any) -> str:
     if isinstance(slot, idl.AbstractString):
         return 'string'
     return str(getattr(slot, 'typename', slot))
+
+
+def _array_type(slot: Any) -> FieldType | None:
+    element = leaf_type(slot.value_type)
+    if element is None:
+        return None
+    counts = (0, MAX_ELEMENTS)
+    if isinstance(slot, idl.Array):
+        counts = (slot.size, slot.size)
+    elif isinstance(slot, idl.BoundedSequence):
+        counts = (0, slot.maximum_size)
+    return dataclasses.replace(element, name=f'an array of {element.name}', counts=counts)
+
+
+def _message_class(slot: Any) -> Any:
+    return getattr(importlib.import_module('.'.join(slot.namespaces)), slot.name)
 
 
 def _class_name(message_class: Any) -> str:

@@ -21,20 +21,26 @@ def read_argument(source: PolicyFile, path: ItemPath, name: str,
                   data: dict[str, Any]) -> Argument:
     """Return one argument of a tool, checked for itself."""
     kind = data['type']
+    element = data.get('items', '') if kind == 'array' else kind
     default = data.get('default')
     required = data.get('required', default is None)
     if required and default is not None:
         source.fail((*path, 'required'), f'{name} has a default, so it is not required')
     enum = tuple(data.get('enum', ()))
-    _check_values(source, path, name, kind, enum, default)
+    if kind == 'array':
+        _check_array(source, path, name, data)
+    _check_values(source, path, name, element, enum, default)
     minimum = _limit(source, (*path, 'min'), data, 'min')
     maximum = _limit(source, (*path, 'max'), data, 'max')
     if minimum is not None and maximum is not None and minimum > maximum:
         source.fail((*path, 'max'), f'max of {name} is below its min')
-    numeric = kind in ('number', 'integer')
+    numeric = element in ('number', 'integer')
+    scalar = kind != 'array'
     allowed = {'min': numeric, 'max': numeric, 'unit': numeric, 'unit_arg': numeric,
-               'sign_arg': numeric, 'sign': kind == 'string', 'values': kind == 'string',
-               'max_length': kind == 'string', 'enum': kind != 'boolean'}
+               'sign_arg': numeric and scalar, 'sign': kind == 'string',
+               'values': kind == 'string', 'max_length': element == 'string',
+               'enum': element != 'boolean', 'default': scalar, 'convert': kind == 'number',
+               'items': not scalar, 'min_items': not scalar, 'max_items': not scalar}
     for key, fits in allowed.items():
         if key in data and not fits:
             source.fail((*path, key), f'{key} does not go with type {kind}')
@@ -45,7 +51,17 @@ def read_argument(source: PolicyFile, path: ItemPath, name: str,
         name, kind, data.get('description', ''), enum, required, default, data.get('field', ''),
         data.get('unit', ''), data.get('unit_arg', ''), data.get('sign_arg', ''),
         {key: int(sign) for key, sign in data.get('sign', {}).items()},
-        dict(data.get('values', {})), minimum, maximum, data.get('max_length', DEFAULT_MAX_LENGTH))
+        dict(data.get('values', {})), minimum, maximum,
+        data.get('max_length', DEFAULT_MAX_LENGTH), data.get('convert', ''),
+        '' if scalar else element, data.get('min_items', 0), data.get('max_items', 0))
+
+
+def _check_array(source: PolicyFile, path: ItemPath, name: str, data: dict[str, Any]) -> None:
+    for key in ('items', 'max_items'):
+        if key not in data:
+            source.fail(path, f'{name} is an array, so it needs {key}')
+    if data.get('min_items', 0) > data['max_items']:
+        source.fail((*path, 'max_items'), f'max_items of {name} is below its min_items')
 
 
 def _check_values(source: PolicyFile, path: ItemPath, name: str, kind: str,
@@ -101,9 +117,17 @@ def check_links(source: PolicyFile, path: ItemPath, tool: ToolPolicy, arg: Argum
         source.fail((*path, 'sign'), f'no argument names {arg.name} as its sign_arg')
     if arg.values and not arg.field:
         source.fail((*path, 'values'), f'values of {arg.name} need a field')
-    if (tool.motion and arg.field and arg.type in ('number', 'integer') and not arg.enum
-            and (arg.minimum is None or arg.maximum is None)):
+    if arg.convert and not (arg.field and _dimension(tool, arg) == 'angle'):
+        source.fail((*path, 'convert'), f'{arg.convert} needs a field and a unit of angle')
+    if (tool.motion and arg.field and (arg.items or arg.type) in ('number', 'integer')
+            and not arg.enum and (arg.minimum is None or arg.maximum is None)):
         source.fail(path, f'{arg.name} moves the robot, so it needs min and max')
+
+
+def _dimension(tool: ToolPolicy, arg: Argument) -> str:
+    """Return 'length', 'angle' or ''."""
+    other = tool.argument(arg.unit_arg) if arg.unit_arg else None
+    return units.dimension(str(other.enum[0]) if other is not None else arg.unit)
 
 
 def _check_unit_arg(source: PolicyFile, path: ItemPath, tool: ToolPolicy, arg: Argument) -> None:

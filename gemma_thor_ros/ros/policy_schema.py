@@ -11,6 +11,8 @@ from typing import Any
 
 from gemma_thor_ros.ros.units import UNITS
 
+CONVERSIONS = ('yaw_to_quaternion',)
+MAX_ITEMS = 1000                 # elements of an array argument or constant
 CONFIRM = ('never', 'once_per_session', 'always')
 
 _NAME = r'^[A-Za-z_][A-Za-z0-9_.-]{0,63}$'
@@ -18,6 +20,7 @@ _IDENTIFIER = r'^[A-Za-z_][A-Za-z0-9_]{0,63}$'
 _FIELD_PATH = r'^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$'
 _SCALAR = {'type': ['string', 'number', 'boolean']}
 _LIMIT = {'type': ['number', 'string']}
+_CONSTANT = {'anyOf': [_SCALAR, {'type': 'array', 'items': _SCALAR, 'maxItems': MAX_ITEMS}]}
 
 
 def _mapping(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -33,7 +36,7 @@ _TEXT = {'type': 'string', 'minLength': 1, 'maxLength': 2000}
 _SECONDS = {'type': 'number', 'exclusiveMinimum': 0, 'maximum': 86400}
 
 ARGUMENT_SCHEMA = _mapping({
-    'type': {'enum': ['number', 'integer', 'string', 'boolean']},
+    'type': {'enum': ['number', 'integer', 'string', 'boolean', 'array']},
     'description': _TEXT,
     'enum': {'type': 'array', 'minItems': 1, 'items': _SCALAR},
     'required': {'type': 'boolean'},
@@ -47,6 +50,10 @@ ARGUMENT_SCHEMA = _mapping({
     'min': _LIMIT,
     'max': _LIMIT,
     'max_length': {'type': 'integer', 'minimum': 1, 'maximum': 100000},
+    'convert': {'enum': list(CONVERSIONS)},
+    'items': {'enum': ['number', 'integer', 'string', 'boolean']},
+    'min_items': {'type': 'integer', 'minimum': 0, 'maximum': MAX_ITEMS},
+    'max_items': {'type': 'integer', 'minimum': 1, 'maximum': MAX_ITEMS},
 }, required=('type',))
 
 RESULT_SCHEMA = _mapping({
@@ -64,7 +71,7 @@ TOOL_SCHEMA = _mapping({
         'type': {'type': 'string', 'pattern': r'^[a-z][a-z0-9_]*/action/[A-Z][A-Za-z0-9]*$'},
     }, required=('name', 'type')),
     'args': _named(_IDENTIFIER, ARGUMENT_SCHEMA),
-    'constants': _named(_FIELD_PATH, _SCALAR),
+    'constants': _named(_FIELD_PATH, _CONSTANT),
     'timeout_s': _SECONDS,
     'server_timeout_s': _SECONDS,
     'confirm': {'enum': list(CONFIRM)},

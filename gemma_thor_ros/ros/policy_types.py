@@ -15,6 +15,7 @@ from typing import Any
 from gemma_thor_ros.ros.policy_file import PolicyFile
 
 Scalar = str | int | float | bool
+Value = Scalar | list[Scalar]      # what one field of a message takes
 
 DEFAULT_SERVER_TIMEOUT_S = 2.0
 DEFAULT_CONFIRM_TIMEOUT_S = 30.0
@@ -28,7 +29,8 @@ class Argument:
     """One argument of a tool.
 
     `minimum` and `maximum` hold for the converted value: metres or radians where there is a unit,
-    else the plain number. `sign` and `values` are tables by enum value.
+    else the plain number. `sign` and `values` are tables by enum value. Of an array, all of it
+    holds for each element, which is of type `items`.
     """
 
     name: str
@@ -46,14 +48,27 @@ class Argument:
     minimum: float | None = None
     maximum: float | None = None
     max_length: int = DEFAULT_MAX_LENGTH
+    convert: str = ''                # yaw_to_quaternion
+    items: str = ''                  # type of an array's elements
+    min_items: int = 0
+    max_items: int = 0
 
     @property
     def has_unit(self) -> bool:
         """Whether the value is a length or an angle."""
         return bool(self.unit or self.unit_arg)
 
+    @property
+    def element(self) -> Argument:
+        """Return what an array's elements are, as an argument of its own."""
+        return dataclasses.replace(self, type=self.items, items='', description='')
+
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of this argument as the model sees it."""
+        if self.items:
+            array: dict[str, Any] = {'type': 'array', 'items': self.element.schema(),
+                                     'minItems': self.min_items, 'maxItems': self.max_items}
+            return {**array, **({'description': self.description} if self.description else {})}
         schema: dict[str, Any] = {'type': self.type}
         if self.enum:
             schema['enum'] = list(self.enum)
@@ -98,7 +113,7 @@ class ToolPolicy:
     motion: bool
     target: Target
     args: tuple[Argument, ...]
-    constants: dict[str, Scalar]
+    constants: dict[str, Value]
     timeout_s: float
     server_timeout_s: float
     result: tuple[ResultField, ...]

@@ -200,6 +200,14 @@ def client(ros_env: dict[str, str]) -> Iterator[Client]:
     yield from _client()
 
 
+@pytest.fixture(scope='session')
+def nav2_env() -> dict[str, str]:
+    """nav2_msgs, real or built for the tests; the environment for child processes that need it."""
+    from overlay_build import provide_nav2_msgs
+
+    return provide_nav2_msgs()
+
+
 # The same for all tests of a file, where starting the processes would take most of the time.
 
 @pytest.fixture(scope='module')
