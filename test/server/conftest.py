@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,22 +42,36 @@ class Server:
 
 
 StartServer = Callable[..., Server]
-
-
-@pytest.fixture
-def start_server() -> Iterator[StartServer]:
-    """Start servers; all are stopped after the test."""
-    yield from _starter()
+EndServer = Callable[[Server], None]
 
 
 @pytest.fixture(scope='session')
-def plain_server() -> Iterator[Server]:
+def ends() -> Iterator[EndServer]:
+    """Ends servers beside the tests: each takes a moment. What did not end shows at the end."""
+    stopping: list[Future[bool]] = []
+    with ThreadPoolExecutor(2) as pool:
+        yield lambda server: stopping.append(pool.submit(_end, server))
+    assert all(future.result() for future in stopping), 'a server did not end'
+
+
+def _end(server: Server) -> bool:
+    return server.runtime.stop(5.0) and server.sidecar.stop(5.0)
+
+
+@pytest.fixture
+def start_server(ends: EndServer) -> Iterator[StartServer]:
+    """Start servers; all are stopped after the test."""
+    yield from _starter(ends)
+
+
+@pytest.fixture(scope='session')
+def plain_server(ends: EndServer) -> Iterator[Server]:
     """One server that answers 'x', for tests that leave nothing behind."""
-    for start in _starter():
+    for start in _starter(ends):
         yield start('x<turn|>')
 
 
-def _starter() -> Iterator[StartServer]:
+def _starter(end: EndServer) -> Iterator[StartServer]:
     servers: list[Server] = []
 
     def start(*script: str, wait: bool = True, **settings: Any) -> Server:
@@ -75,5 +90,4 @@ def _starter() -> Iterator[StartServer]:
 
     yield start
     for server in servers:
-        server.runtime.stop(5.0)
-        assert server.sidecar.stop(5.0), 'the endpoint did not end'
+        end(server)
