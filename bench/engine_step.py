@@ -23,9 +23,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gemma_thor_ros.engine import Engine  # noqa: E402
-from gemma_thor_ros.models.batch import Batch  # noqa: E402
-from gemma_thor_ros.schema import Request, SamplingParams  # noqa: E402
+from gemma_thor_ros.engine import Engine
+from gemma_thor_ros.models.batch import Batch
+from gemma_thor_ros.schema import Request, SamplingParams
 
 VOCAB_SIZE = 4096
 PROMPT_TOKENS = 100
