@@ -21,12 +21,13 @@ from gemma_thor_ros.chat_stream import ChatStream
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.stats import EngineStats
-from gemma_thor_ros.guide import AnswerGuide, Guides
+from gemma_thor_ros.guide import Guides
 from gemma_thor_ros.schema import (
     ChatRequest,
     ChatResult,
     ErrorCode,
     FinishReason,
+    Guide,
     QueuePosition,
     Request,
     RequestError,
@@ -48,6 +49,7 @@ from gemma_thor_ros.text.prompt import ensure_model_turn, prompt_state, render
 from gemma_thor_ros.text.raw_output import RawOutput
 from gemma_thor_ros.text.segments import Segment, encode_segments, segments_text
 from gemma_thor_ros.text.tokenizer import Tokenizer
+from gemma_thor_ros.thought_budget import ThoughtBudget, ThoughtMarks
 from gemma_thor_ros.time_limits import TimeLimits
 
 Variant = Literal['large', 'small']
@@ -94,6 +96,7 @@ class Chat:
         self._info = info
         self._config = config
         self._sessions = SessionStore(config['session.ttl'], config['session.max_sessions'])
+        self._thought_marks = ThoughtMarks(tokenizer)
         self._guides = Guides(Grammars(tokenizer, info.stop_ids), config)
         self._longest_piece = max(len(piece) for piece in tokenizer.pieces if piece)
         self._timer = TimeLimits()
@@ -123,6 +126,11 @@ class Chat:
             if request.tool_choice == 'none':
                 request = replace(request, tools=())  # a model that is shown none calls none
         validate.check_stop(request.stop, config)
+        if (request.thinking_budget or 0) < 0:
+            raise validate.invalid(
+                f'thinking_budget is {request.thinking_budget}, at least 0 tokens are needed',
+                'thinking_budget',
+            )
         sampling = validate.resolve_sampling(request.sampling, config)
         priority = validate.resolve_priority(request.priority, request.front_end, config)
         request_id = request.request_id or f'req-{uuid.uuid4().hex[:24]}'
@@ -335,7 +343,7 @@ class Chat:
 
     def _prepare(
         self, request: ChatRequest, history: list[Message], request_id: str
-    ) -> tuple[tuple[int, ...], OutputParser | RawOutput, AnswerGuide | None]:
+    ) -> tuple[tuple[int, ...], OutputParser | RawOutput, Guide | None]:
         """Return the prompt's token ids, what reads the answer to it and what guides it."""
         if request.prompt is not None:
             if isinstance(request.prompt, str):
@@ -349,7 +357,9 @@ class Chat:
         schemas = tool_schemas(list(request.tools))
         state = prompt_state(prompt)
         parser = OutputParser(self._tokenizer, schemas, prompt=state)
-        guide = self._guides.make(request, state, self._thinks(request))
+        guide: Guide | None = self._guides.make(request, state, self._thinks(request))
+        if request.thinking_budget:
+            guide = ThoughtBudget(request.thinking_budget, self._thought_marks, state, guide)
         return tuple(encode_segments(prompt, self._tokenizer)), parser, guide
 
     def _render(
@@ -393,6 +403,8 @@ class Chat:
         return segments
 
     def _thinks(self, request: ChatRequest) -> bool:
+        if request.thinking_budget == 0:
+            return False
         if request.enable_thinking is None:
             return bool(self._config['model.thinking'])
         return request.enable_thinking

@@ -284,6 +284,7 @@ class ChatRequest:
     sampling: dict[str, Any] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     enable_thinking: bool | None = None
+    thinking_budget: int | None = None  # tokens of thought at most; 0 = no thinking
     session_id: str = ''
     request_id: str = ''
     priority: Priority | None = None
