@@ -45,9 +45,9 @@
 // Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), MT (1, 2, 4)
 
 #include "attention_chunks.cuh"
+#include "attention_combine.cuh"
 
 #define WARPS 8
-#define Q_HEADS (KV * GROUP)
 #define QUERIES (16 * MT)
 #define MAX_GROUPS ((16 * GROUP + QUERIES - 1) / QUERIES)
 #define ELEMENT (FP8 ? 1 : 2)
@@ -56,8 +56,8 @@
 #define COLUMNS (D / WARPS / 8)          // of V, consecutive, per lane
 #define V_WORDS (COLUMNS * ELEMENT / 4)  // per lane and key
 #define BLOCKS_PER_SM (MT == 1 && D == 256 ? 2 : 1)
+#define EARLY (FP8 ? 4 : 2)              // steps of V fetched with K, the others after the scores
 #define FUSED_AHEAD (FP8 || D == 512 ? 4 : 1)    // partial results in flight; more would spill
-#define LOWEST (-1e30f)                  // the maximum of a tile without a visible key
 #define HIDDEN __int_as_float(0xff800000)   // minus infinity: exp gives 0
 #define LOG2_E 1.4426950408889634f
 
@@ -111,12 +111,14 @@ __device__ __forceinline__ void load_k(u32 (*k)[4], const u8* pages, const int* 
     }
 }
 
-// V of the tile in this warp's columns: keys 16 s + 2t, + 1, + 8, + 9 for t = lane % 4.
+// V of the tile in this warp's columns: keys 16 s + 2t, + 1, + 8, + 9 for t = lane % 4, the steps
+// s = FIRST .. END - 1.
+template <int FIRST, int END>
 __device__ __forceinline__ void load_v(u32 (*v)[4][V_WORDS], const u8* pages, const int* table,
                                        int kv, int tile_key, int low, int high, bool clear,
                                        int warp, int lane) {
 #pragma unroll
-    for (int s = 0; s < TILE / 16; ++s) {
+    for (int s = FIRST; s < END; ++s) {
         const int base = tile_key + s * 16, key = base + lane % 4 * 2;
         const u8* row = pages;
         if (base + 15 >= low && base < high) {
@@ -239,63 +241,6 @@ __device__ __forceinline__ void multiply_pv(float (*out)[COLUMNS][4], const uint
     }
 }
 
-// 128 columns of one query by one warp: `count` chunks in ascending order, AHEAD in flight.
-template <int AHEAD>
-__device__ __forceinline__ void combine(u16* out, const float* partial, const float2* partial_ml,
-                                        int count, float scale, int lane) {
-    float top = LOWEST;
-    for (int c = lane; c < count; c += 32) top = fmaxf(top, load_result(partial_ml + c).x);
-#pragma unroll
-    for (int mask = 16; mask > 0; mask >>= 1) {
-        top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, mask));
-    }
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    float norm = 0.0f;
-    for (int base = 0; base < count; base += 32) {
-        float weight = 0.0f, total = 0.0f;
-        if (base + lane < count) {
-            const float2 ml = load_result(partial_ml + base + lane);
-            weight = exp2_fast(ml.x - top);
-            total = __fmul_rn(weight, ml.y);
-        }
-        const int chunks = min(32, count - base);
-        for (int c = 0; c < chunks; c += AHEAD) {
-            float4 parts[AHEAD];
-#pragma unroll
-            for (int i = 0; i < AHEAD; ++i) {
-                const float* from = partial + (u64)(base + c + i) * D;
-                if (c + i < chunks) parts[i] = load_result((const float4*)from + lane);
-            }
-#pragma unroll
-            for (int i = 0; i < AHEAD; ++i) {
-                if (c + i >= chunks) break;
-                const float w = __shfl_sync(FULL_MASK, weight, c + i);
-                norm = __fadd_rn(norm, __shfl_sync(FULL_MASK, total, c + i));
-                sum.x = fmaf(w, parts[i].x, sum.x);
-                sum.y = fmaf(w, parts[i].y, sum.y);
-                sum.z = fmaf(w, parts[i].z, sum.z);
-                sum.w = fmaf(w, parts[i].w, sum.w);
-            }
-        }
-    }
-    const float factor = scale / norm;
-    store_vector(out + lane * 4, make_uint2(pack_bf16(sum.x * factor, sum.y * factor),
-                                            pack_bf16(sum.z * factor, sum.w * factor)));
-}
-
-// The same for query head `head` of a row; the chunks of its sequence start at `low_chunk`.
-template <int AHEAD>
-__device__ __forceinline__ void combine_row(u16* out, const float* partial,
-                                            const float2* partial_ml, int max_chunks, int row,
-                                            int head, int position, int low_chunk, int slice,
-                                            float scale, int lane) {
-    const u64 place = (u64)row * Q_HEADS + head;
-    const int first = chunk_of(first_visible(position));
-    const u64 chunk = place * max_chunks + (first - low_chunk);
-    combine<AHEAD>(out + place * D + slice * 128, partial + chunk * D + slice * 128,
-                   partial_ml + chunk, chunk_of(position) - first + 1, scale, lane);
-}
-
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attention_decode(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
         const u16* q, const u8* k_pages, const u8* v_pages,
@@ -321,12 +266,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
         u32 k[K_LOADS][4], v[TILE / 16][4][V_WORDS];
         const int ready = waited ? end_key : item.start;       // keys before it are in the pages
         load_k(k, k_pages, table, item.kv, tile_key, low_key, ready, true, warp, lane);
-        load_v(v, v_pages, table, item.kv, tile_key, low_key, ready, true, warp, lane);
+        load_v<0, EARLY>(v, v_pages, table, item.kv, tile_key, low_key, ready, true, warp, lane);
         if (!waited) {
             wait_for_previous_kernel();
             waited = true;
             load_k(k, k_pages, table, item.kv, tile_key, item.start, end_key, false, warp, lane);
-            load_v(v, v_pages, table, item.kv, tile_key, item.start, end_key, false, warp, lane);
+            load_v<0, EARLY>(v, v_pages, table, item.kv, tile_key, item.start, end_key, false,
+                             warp, lane);
         }
         stage_q(q_tile, q, item);
         if (threadIdx.x == 0) *cold = item;
@@ -351,6 +297,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
             if (next_key < stop) {
                 load_k(k, k_pages, table, item.kv, next_key, low_key, end_key, true, warp, lane);
             }
+            load_v<EARLY, TILE / 16>(v, v_pages, table, item.kv, tile_key, low_key, end_key, true,
+                                     warp, lane);
             // scores[m][2 h + i]: query 8 h + lane / 4 on key 2 (lane % 4) + i of the warp's
             const int key = tile_key + warp * 8 + lane % 4 * 2;
 #pragma unroll
@@ -421,7 +369,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
             multiply_pv(acc, p_tile, v, lane);
             tile_key = next_key;
             if (tile_key >= stop) break;
-            load_v(v, v_pages, table, item.kv, tile_key, low_key, end_key, true, warp, lane);
+            load_v<0, EARLY>(v, v_pages, table, item.kv, tile_key, low_key, end_key, true, warp,
+                             lane);
         }
 
 #pragma unroll
