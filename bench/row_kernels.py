@@ -1,0 +1,210 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Times what a generated row needs beside the matrix products, at the shapes of 26B-A4B.
+
+    python bench/row_kernels.py --receipt FILE.json --commit $(git rev-parse HEAD)
+
+As bench/kernels.py: one launch in a graph of many, with and without overlap. Attention reads
+other pages at every launch, so that long contexts come from memory and not from the L2.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / 'bench'), str(ROOT / 'test' / 'kernels')]
+
+from gemma_thor_ros.ops import attention_decode as attention  # noqa: E402
+from gemma_thor_ros.ops import kv_append, moe_route, rms_norm, sample  # noqa: E402
+from kernels import Bench  # noqa: E402
+
+HIDDEN, EXPERTS, CHOSEN, VOCAB = 2816, 128, 8, 262144
+EPS = 1e-6
+# name: head dim, kv heads, query heads per kv head, window, rotary pairs, v projection
+GEOMETRIES = {'sliding': (256, 8, 2, 1024, 128, True), 'full': (512, 2, 8, None, 64, False)}
+DEPTHS = {'sliding': (256, 1024, 4096), 'full': (256, 4096, 16384, 131072)}
+ROWS = (1, 16)
+PAGE_SIZE = 16
+LAUNCHES = 48
+CACHE_BYTES = 512 << 20                  # of pages in turn, eight times an H200's L2
+
+
+def bf16(bench: Bench, *shape: int) -> Any:
+    """bf16 bits of normal numbers."""
+    bits = bench.cp.random.RandomState(1).standard_normal(shape).astype(bench.cp.float32)
+    return (bits.view(bench.cp.uint32) >> 16).astype(bench.cp.uint16)
+
+
+def floats(bench: Bench, *shape: int) -> Any:
+    """float32 normal numbers."""
+    return bench.cp.random.RandomState(2).standard_normal(shape).astype(bench.cp.float32)
+
+
+def norms(bench: Bench) -> None:
+    """The end of a half layer: after attention, and after the experts with their sum."""
+    cp = bench.cp
+    weights = [floats(bench, HIDDEN) for _ in range(6)]
+    for rows in ROWS:
+        x, branch = floats(bench, rows, HIDDEN), bf16(bench, rows, HIDDEN)
+        out = [cp.empty((rows, HIDDEN), cp.uint16) for _ in range(3)]
+        ids = cp.zeros((rows, CHOSEN), cp.int32)
+        experts = ids, floats(bench, rows, CHOSEN)
+        results = bf16(bench, rows, CHOSEN, HIDDEN)
+        row_bytes = rows * HIDDEN
+
+        def add(_: int, x: Any = x, out: Any = out, branch: Any = branch) -> None:
+            rms_norm.rms_norm_add(x, out, branch, weights[0], weights[3:], EPS, 1.0, bench.stream)
+
+        def add_experts(_: int, x: Any = x, out: Any = out, branch: Any = branch,
+                        results: Any = results, experts: Any = experts) -> None:
+            rms_norm.rms_norm_sum_add(x, out[:1], branch, results, *weights[:3], weights[3:4],
+                                      EPS, 1.0, bench.stream, experts)
+
+        bench.measure('rms_norm_add', row_bytes * 16 + 16 * HIDDEN, add, rows=rows)
+        bench.measure('rms_norm_sum', row_bytes * (12 + 2 * CHOSEN) + 16 * HIDDEN, add_experts,
+                      rows=rows)
+
+
+def routes(bench: Bench) -> None:
+    """The router's product and choice."""
+    cp = bench.cp
+    weight = [bf16(bench, EXPERTS, HIDDEN) for _ in range(8)]
+    scale = floats(bench, EXPERTS)
+    for rows in ROWS:
+        x, sequences = bf16(bench, rows, HIDDEN), cp.zeros(rows, cp.int32)
+        ids, chosen = cp.empty((rows, CHOSEN), cp.int32), cp.empty((rows, CHOSEN), cp.float32)
+        sizes = moe_route.scratch_sizes(rows, HIDDEN, EXPERTS)
+        scores, tickets = cp.empty(sizes[0], cp.float32), cp.zeros(sizes[1], cp.uint32)
+        bench.measure('moe_route', moe_route.bytes_moved(rows, HIDDEN, EXPERTS, 2),
+                      lambda i, x=x, sequences=sequences, ids=ids, chosen=chosen, scores=scores,
+                      tickets=tickets: moe_route.moe_route(
+                          ids, chosen, scores, tickets, x, weight[i % 8], scale, sequences,
+                          bench.stream), rows=rows)
+
+
+class Pages:
+    """K and V of one sequence, `copies` times, so that no launch finds them in the L2."""
+
+    def __init__(self, bench: Bench, name: str, fp8: bool, depth: int) -> None:
+        cp = bench.cp
+        self.dim, self.kv, group, self.window, self.pairs, self.has_v = GEOMETRIES[name]
+        self.heads, self.fp8, self.depth = self.kv * group, fp8, depth
+        self.element = 1 if fp8 else 2
+        self.seen = depth if self.window is None else min(depth, self.window)
+        num_bytes = 2 * self.seen * self.kv * self.dim * self.element
+        self.copies = min(LAUNCHES, max(2, CACHE_BYTES // num_bytes))
+        each = self.seen // PAGE_SIZE + 3
+        shape = (self.copies * each, PAGE_SIZE, self.kv, self.dim)
+        # numbers around 1: exponents are near their zero
+        codes = (0x28, 0x40) if fp8 else (0x3E80, 0x4000)
+        self.pages = [cp.random.RandomState(3).randint(*codes, shape, cp.int32).astype(
+            cp.uint8 if fp8 else cp.uint16) for _ in range(2)]
+        order = np.random.default_rng(4).permutation(shape[0]).astype(np.int32)
+        length = depth // PAGE_SIZE + 1
+        held = min(each, length)
+        self.tables = []
+        for copy in range(self.copies):
+            table = np.full((1, length), -1, np.int32)
+            table[0, length - held:] = order[copy * each:copy * each + held]
+            self.tables.append(cp.asarray(table))
+        self.ones = cp.ones(self.kv, cp.float32)
+
+
+def attend(bench: Bench) -> None:
+    """Attention at several depths, in FP8 and bf16."""
+    cp = bench.cp
+    for name, depths in DEPTHS.items():
+        for fp8, depth, rows in ((f, d, r) for f in (True, False) for d in depths for r in ROWS):
+            p = Pages(bench, name, fp8, depth)
+            q, out = (bf16(bench, rows, p.heads, p.dim) for _ in range(2))
+            scratch = attention.AttentionScratch.empty(
+                cp, rows, 1, p.heads, p.dim, attention.max_chunks(depth, p.window))
+            spans = cp.asarray(np.array([[0, rows, depth - rows, 0]], np.int32))
+
+            def run(i: int, p: Pages = p, q: Any = q, out: Any = out, scratch: Any = scratch,
+                    spans: Any = spans, rows: int = rows) -> None:
+                attention.attention_decode(out, q, *p.pages, scratch, spans,
+                                           p.tables[i % p.copies], (p.ones, p.ones), p.window,
+                                           rows, bench.stream)
+
+            bench.measure('attention', attention.bytes_moved(p.seen, rows, p.heads, p.kv, p.dim,
+                                                             p.element),
+                          run, LAUNCHES, layer=name, kv='fp8' if fp8 else 'bf16', depth=depth,
+                          rows=rows)
+
+
+def append(bench: Bench) -> None:
+    """Norms, rope and the write of K and V."""
+    cp = bench.cp
+    for name, fp8, rows in ((n, f, r) for n in GEOMETRIES for f in (True, False) for r in ROWS):
+        p = Pages(bench, name, fp8, 1024)
+        qkv = bf16(bench, rows, (p.heads + p.kv * (2 if p.has_v else 1)) * p.dim)
+        q, norm = bf16(bench, rows, p.heads, p.dim), floats(bench, p.dim)
+        positions = cp.asarray(1024 - rows + np.arange(rows, dtype=np.int32))
+        turns = cp.asarray(kv_append.rope_turns(1e4, p.dim, p.pairs))
+        zeros = cp.zeros(rows, cp.int32)
+
+        def run(i: int, p: Pages = p, qkv: Any = qkv, q: Any = q, norm: Any = norm,
+                positions: Any = positions, turns: Any = turns, zeros: Any = zeros) -> None:
+            kv_append.kv_append(q, *p.pages, qkv, norm, norm, turns, zeros, positions,
+                                p.tables[i % p.copies], (p.ones, p.ones), EPS, bench.stream)
+
+        bench.measure('kv_append', kv_append.bytes_moved(rows, p.heads, p.kv, p.dim, 2), run,
+                      layer=name, kv='fp8' if fp8 else 'bf16', rows=rows)
+
+
+def samplers(bench: Bench) -> None:
+    """The four launches of a choice, by what the settings ask for."""
+    cp = bench.cp
+    logits = 3 * floats(bench, 16, VOCAB)
+    logits[:, ::9001] += 12
+    for name, settings in {
+            'greedy': sample.SampleSettings(temperature=0.0), 'noise': sample.SampleSettings(),
+            'top-k 64, top-p': sample.SampleSettings(top_k=64, top_p=0.95),
+            'top-p': sample.SampleSettings(top_p=0.95)}.items():
+        for rows in ROWS:
+            packed = sample.pack_rows([sample.SampleRow(settings, i) for i in range(rows)], VOCAB)
+            on = tuple(cp.asarray(a) for a in (packed.records, packed.ids, packed.values,
+                                               packed.masks))
+            size = sample.scratch_sizes(rows, VOCAB)[0]
+            scratch = (cp.empty(size, cp.uint32), cp.empty(size, cp.uint64),
+                       cp.empty(size, cp.uint64))
+            tokens = cp.empty(rows, cp.int32)
+            bench.measure('sample', sample.bytes_moved(rows, VOCAB),
+                          lambda i, rows=rows, on=on, scratch=scratch, tokens=tokens:
+                          sample.sample(tokens, logits[:rows], on, scratch, bench.stream), 24,
+                          settings=name, rows=rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--receipt', type=Path, help='write the records here as JSON')
+    parser.add_argument('--commit', default='unknown')
+    arguments = parser.parse_args()
+    bench = Bench('python bench/row_kernels.py', arguments.commit)
+    failures = 0
+    for part in (Bench.bandwidth, norms, routes, append, samplers, attend):
+        try:
+            part(bench)
+        except Exception:  # noqa: BLE001  the other parts' figures are worth having
+            traceback.print_exc()
+            failures += 1
+        bench.cp.get_default_memory_pool().free_all_blocks()
+    if arguments.receipt:
+        arguments.receipt.parent.mkdir(parents=True, exist_ok=True)
+        arguments.receipt.write_text(json.dumps(bench.records, indent=1) + '\n')
+    slow = [r['context']['us'] for r in bench.records if r['metric'] == 'op_gb_s']
+    print(f'{len(slow)} figures, median {statistics.median(slow):.1f} us' if slow else 'none')
+    return 1 if failures else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
