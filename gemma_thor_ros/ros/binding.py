@@ -37,6 +37,7 @@ from gemma_thor_ros.ros.policy_file import ItemPath
 from gemma_thor_ros.ros.policy_types import (
     Argument,
     Policy,
+    PosePolicy,
     ResultField,
     Scalar,
     ToolPolicy,
@@ -44,6 +45,10 @@ from gemma_thor_ros.ros.policy_types import (
 )
 from gemma_thor_ros.ros.verdict import CallRefusedError, Outcome, cut
 
+# message types with a header -> where their position is
+STAMPED = {'geometry_msgs/msg/PoseStamped': 'pose.position',
+           'geometry_msgs/msg/PoseWithCovarianceStamped': 'pose.pose.position',
+           'geometry_msgs/msg/PointStamped': 'point'}
 MAX_RESULT_ITEMS = 32            # elements of an array that the model is told
 MAX_ROTATION_ERROR = 1e-3        # of a quaternion's length, which is 1
 
@@ -59,6 +64,7 @@ class BoundTool:
     values: dict[str, dict[str, Scalar]]  # goal path -> value of a policy table -> field value
     reason_field: str
     quaternions: tuple[str, ...]          # goal paths
+    pose: PosePolicy | None               # with the fields of a stamped pose filled in
 
     def make_goal(self, fields: dict[str, Value]) -> Any:
         """Return the goal message of checked fields by path.
@@ -128,6 +134,8 @@ def _bind_tool(policy: Policy, tool: ToolPolicy) -> BoundTool:
             constants[name] = (
                 fit_list(value, fields[name], name) if isinstance(value, list)
                 else _table_value(goal, name, fields[name], value))
+        place = (*path, 'pose')
+        pose = _bind_pose(goal, tool)
         for item in tool.result:
             place = (*path, 'result', item.name, 'field')
             _check_result(find_slot(result, item.field)[1], item)
@@ -136,7 +144,7 @@ def _bind_tool(policy: Policy, tool: ToolPolicy) -> BoundTool:
     except InterfaceError as error:
         policy.source.fail(place, str(error))
     return BoundTool(tool, action_class, fields, constants, tables, reason_field,
-                     tuple(find_messages(goal, QUATERNION)))
+                     tuple(find_messages(goal, QUATERNION)), pose)
 
 
 def _table_value(goal: Any, path: str, wanted: FieldType, value: Scalar) -> Scalar:
@@ -174,6 +182,35 @@ def _check_argument(arg: Argument, wanted: FieldType) -> None:
         if limit is not None and not wanted.low <= float(limit) <= wanted.high:
             raise InterfaceError(f'{float(limit):g} of {arg.name} does not fit {arg.field}: '
                                  f'{wanted.name} takes {wanted.low:g} to {wanted.high:g}')
+
+
+def _bind_pose(goal: Any, tool: ToolPolicy) -> PosePolicy | None:
+    """Return a tool's pose by its fields; no stamped pose of a motion may go unchecked."""
+    pose = tool.pose
+    written = [arg.field for arg in tool.args if arg.field] + list(tool.constants)
+    for type_name, position in STAMPED.items():
+        for found in find_messages(goal, type_name):
+            if pose is not None and pose.field == found:
+                places = [f'{found}.{position}.{axis}' for axis in 'xyz']
+                pose = PosePolicy('', '', f'{found}.header.frame_id', *places)
+            elif tool.motion and any(item.startswith(f'{found}.') for item in written) and (
+                    pose is None or pose.frame_field != f'{found}.header.frame_id'):
+                raise InterfaceError(f'{found} is a {type_name}: say pose: {found}, so that its '
+                                     'frame is checked')
+    if pose is None:
+        return None
+    if pose.field:
+        raise InterfaceError(f'pose {pose.field} is no {" or ".join(STAMPED)}')
+    for item in filter(None, (pose.x, pose.y, pose.z)):
+        found_type = field_type(goal, item)
+        if found_type.kind != 'number' or found_type.counts is not None:
+            raise InterfaceError(f'{item} is no number, so it is no coordinate')
+    if pose.frame_field:
+        if field_type(goal, pose.frame_field).kind != 'string':
+            raise InterfaceError(f'{pose.frame_field} is no string, so it names no frame')
+        if pose.frame_field not in written:
+            raise InterfaceError(f'nothing fills {pose.frame_field}')
+    return pose
 
 
 def _check_result(slot: Any, item: ResultField) -> None:

@@ -19,11 +19,14 @@ from rclpy.node import Node
 from gemma_thor_ros.ros.binding import bind_policy
 from gemma_thor_ros.ros.checks import CheckedCall, TurnContext, check_call, check_duplicate
 from gemma_thor_ros.ros.confirmations import Answer, Approvals, Confirmations, Question
+from gemma_thor_ros.ros.frames import FrameSource
 from gemma_thor_ros.ros.guard_link import ChildLink, GuardLink, new_goal_id
 from gemma_thor_ros.ros.guarded import POLL_S, GuardedCalls
 from gemma_thor_ros.ros.interfaces import MAX_TEXT
+from gemma_thor_ros.ros.places import Places
 from gemma_thor_ros.ros.policy_types import Policy
 from gemma_thor_ros.ros.targets import forbidden_target
+from gemma_thor_ros.ros.tf_frames import TfFrames, make_frame_source
 from gemma_thor_ros.ros.tool_run import CancelFlag, ToolRun
 from gemma_thor_ros.ros.verdict import CallEvent, CallRefusedError, Outcome, Step, Verdict, cut
 from gemma_thor_ros.schema import ToolCall
@@ -45,6 +48,7 @@ class ToolBridge:
             None: a group of its own. With a given one the bridge must be made in the thread that
             spins it, or before it spins.
         confirmations: where operators are asked; None: made here.
+        frames: where coordinate frames come from; None: tf or the policy (frames.source).
         approval_ttl_s: an approval for a session lapses when it is unused for so long; 0 = never.
 
     Raises:
@@ -54,7 +58,7 @@ class ToolBridge:
     def __init__(self, node: Node, policy: Policy, *, instance_id: str, guard: str = 'auto',
                  dry_run: bool = False, callback_group: CallbackGroup | None = None,
                  confirmations: Confirmations | None = None,
-                 approval_ttl_s: float = 0.0) -> None:
+                 frames: FrameSource | None = None, approval_ttl_s: float = 0.0) -> None:
         self.policy = policy
         self._dry_run = dry_run
         self._bound = bind_policy(policy)
@@ -64,6 +68,8 @@ class ToolBridge:
         self._guarded = GuardedCalls(self.guard)
         for target in self._targets.values():
             self.guard.watch_target(target)
+        self._frames = frames or make_frame_source(node, policy)
+        self._places = Places(policy, self._frames)
         self._own_confirmations = confirmations is None
         self._confirmations = confirmations or Confirmations(node, callback_group)
         self._approvals = Approvals(approval_ttl_s)
@@ -90,6 +96,8 @@ class ToolBridge:
         self.guard.close()
         if self._own_confirmations:
             self._confirmations.close()
+        if isinstance(self._frames, TfFrames):
+            self._frames.close()
 
     def run(self, call: ToolCall, *, request_id: str, turn: TurnContext,
             on_event: Callable[[CallEvent], None] | None = None,
@@ -106,7 +114,7 @@ class ToolBridge:
         try:
             checked = check_call(self.policy, call, turn)
             check_duplicate(checked, turn)
-            self._bound[call.name].make_goal(checked.fields)
+            self._check_goal(checked)
             why = self._confirmation_reason(checked, turn)
             if dry_run or self._dry_run:
                 note = 'nothing was sent' + (f'; a person would be asked first: {why}' * bool(why))
@@ -142,6 +150,13 @@ class ToolBridge:
             raise CallRefusedError(Outcome.REFUSED_STOPPED, f'motion is stopped: {stop}')
         if run.canceled:
             raise CallRefusedError(Outcome.REFUSED_PRECONDITION, 'the request was canceled')
+
+    def _check_goal(self, checked: CheckedCall) -> Any:
+        """Return the goal of a checked call, when it may be sent as far as the goal tells."""
+        bound = self._bound[checked.tool.name]
+        goal = bound.make_goal(checked.fields)
+        self._places.check(bound, goal)
+        return goal
 
     def _confirmation_reason(self, checked: CheckedCall, turn: TurnContext) -> str:
         """Return why a person has to be asked, or ''."""
@@ -182,7 +197,7 @@ class ToolBridge:
     def _send(self, run: ToolRun, turn: TurnContext) -> ChildLink:
         """Check everything again, at the moment of sending, and send."""
         bound = self._bound[run.call.name]
-        goal = bound.make_goal(check_call(self.policy, run.call, turn).fields)
+        goal = self._check_goal(check_call(self.policy, run.call, turn))
         self._check_now(run)
         return self._guarded.send(run, bound, goal)
 

@@ -19,6 +19,7 @@ from gemma_thor_ros.ros.policy_file import (
     parse_policy_text,
     read_policy_file,
 )
+from gemma_thor_ros.ros.policy_places import check_place, read_areas, read_frames, read_pose
 from gemma_thor_ros.ros.policy_types import (
     DEFAULT_CONFIRM_TIMEOUT_S,
     DEFAULT_RESULT_DIGITS,
@@ -49,7 +50,10 @@ def parse_policy(text: str, name: str = 'policy') -> Policy:
 
 def _policy(source: PolicyFile) -> Policy:
     tools = {name: _tool(source, name, data) for name, data in source.data['tools'].items()}
-    return Policy(source, tools)
+    areas = read_areas(source)
+    for name, tool in tools.items():
+        check_place(source, ('tools', name), tool, areas)
+    return Policy(source, tools, read_frames(source), areas)
 
 
 def _tool(source: PolicyFile, name: str, data: dict[str, Any]) -> ToolPolicy:
@@ -67,7 +71,8 @@ def _tool(source: PolicyFile, name: str, data: dict[str, Any]) -> ToolPolicy:
         args, dict(data.get('constants', {})), float(data['timeout_s']),
         float(data.get('server_timeout_s', DEFAULT_SERVER_TIMEOUT_S)), result,
         data.get('reason', ''), data.get('confirm', 'never'),
-        float(data.get('confirm_timeout_s', DEFAULT_CONFIRM_TIMEOUT_S)))
+        float(data.get('confirm_timeout_s', DEFAULT_CONFIRM_TIMEOUT_S)), read_pose(data),
+        data.get('area', ''))
     for item in result:
         if item.name in RESERVED_RESULT_NAMES:
             source.fail((*path, 'result', item.name), f'the result name {item.name!r} is reserved')

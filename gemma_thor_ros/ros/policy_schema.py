@@ -13,6 +13,7 @@ from gemma_thor_ros.ros.units import UNITS
 
 CONVERSIONS = ('yaw_to_quaternion',)
 MAX_ITEMS = 1000                 # elements of an array argument or constant
+FRAME_SOURCES = ('auto', 'tf', 'static')
 CONFIRM = ('never', 'once_per_session', 'always')
 
 _NAME = r'^[A-Za-z_][A-Za-z0-9_.-]{0,63}$'
@@ -34,6 +35,14 @@ def _named(pattern: str, value: dict[str, Any]) -> dict[str, Any]:
 
 _TEXT = {'type': 'string', 'minLength': 1, 'maxLength': 2000}
 _SECONDS = {'type': 'number', 'exclusiveMinimum': 0, 'maximum': 86400}
+
+_PATH = {'type': 'string', 'pattern': _FIELD_PATH}
+_FRAME = {'type': 'string', 'pattern': r'^[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}$'}
+_SHAPES = {'type': 'array', 'minItems': 1, 'items': _mapping({
+    'box': {'type': 'array', 'items': {'type': 'number'}, 'minItems': 4, 'maxItems': 4},
+    'polygon': {'type': 'array', 'minItems': 3, 'items': {
+        'type': 'array', 'items': {'type': 'number'}, 'minItems': 2, 'maxItems': 2}},
+})}
 
 ARGUMENT_SCHEMA = _mapping({
     'type': {'enum': ['number', 'integer', 'string', 'boolean', 'array']},
@@ -75,13 +84,30 @@ TOOL_SCHEMA = _mapping({
     'timeout_s': _SECONDS,
     'server_timeout_s': _SECONDS,
     'confirm': {'enum': list(CONFIRM)},
+    'pose': {'anyOf': [_PATH, _mapping({
+        'frame': _FRAME, 'frame_field': _PATH, 'x': _PATH, 'y': _PATH, 'z': _PATH})]},
+    'area': {'type': 'string'},
     'confirm_timeout_s': _SECONDS,
     'result': _named(_IDENTIFIER, RESULT_SCHEMA),
     'reason': {'type': 'string', 'pattern': _FIELD_PATH},
 }, required=('description', 'motion', 'action', 'timeout_s'))
 
+FRAMES_SCHEMA = _mapping({
+    'source': {'enum': list(FRAME_SOURCES)},
+    'reference': _FRAME,
+    'max_age_s': _SECONDS,
+    'static': {'type': 'array', 'items': _mapping({
+        'parent': _FRAME, 'child': _FRAME, 'x': _LIMIT, 'y': _LIMIT, 'z': _LIMIT,
+        'roll': _LIMIT, 'pitch': _LIMIT, 'yaw': _LIMIT}, required=('parent', 'child'))},
+})
+
+AREA_SCHEMA = _mapping({'frame': _FRAME, 'inside': _SHAPES, 'outside': _SHAPES},
+                       required=('frame', 'inside'))
+
 POLICY_SCHEMA = _mapping({
     'version': {'const': 1},
+    'frames': FRAMES_SCHEMA,
+    'areas': _named(_IDENTIFIER, AREA_SCHEMA),
     'tools': {'type': 'object', 'minProperties': 1, 'patternProperties': {_NAME: TOOL_SCHEMA},
               'additionalProperties': False},
 }, required=('version', 'tools'))

@@ -12,6 +12,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from gemma_thor_ros.ros.areas import Area
+from gemma_thor_ros.ros.frames import StaticFrame
 from gemma_thor_ros.ros.policy_file import PolicyFile
 
 Scalar = str | int | float | bool
@@ -19,6 +21,8 @@ Value = Scalar | list[Scalar]      # what one field of a message takes
 
 DEFAULT_SERVER_TIMEOUT_S = 2.0
 DEFAULT_CONFIRM_TIMEOUT_S = 30.0
+DEFAULT_FRAME_AGE_S = 1.0
+DEFAULT_REFERENCE = 'map'
 DEFAULT_MAX_LENGTH = 1000        # characters of a string argument
 DEFAULT_RESULT_LENGTH = 400      # characters of a result text that the model is told
 DEFAULT_RESULT_DIGITS = 3        # digits after the point of a result number
@@ -105,6 +109,32 @@ class Target:
 
 
 @dataclass(frozen=True)
+class PosePolicy:
+    """Which fields of a goal say where the robot would go.
+
+    `field` is a stamped pose or point; without it, `x`, `y` and `z` are fields in metres (absent:
+    0) in `frame`, or in the frame that `frame_field` holds.
+    """
+
+    field: str = ''
+    frame: str = ''
+    frame_field: str = ''
+    x: str = ''
+    y: str = ''
+    z: str = ''
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Where coordinate frames come from. A goal's frame must be known in the frame `reference`."""
+
+    source: str = 'auto'             # auto, tf, static
+    reference: str = DEFAULT_REFERENCE
+    max_age_s: float = DEFAULT_FRAME_AGE_S
+    static: tuple[StaticFrame, ...] = ()
+
+
+@dataclass(frozen=True)
 class ToolPolicy:
     """One tool and what it stands for. Times in seconds."""
 
@@ -120,6 +150,8 @@ class ToolPolicy:
     reason_field: str
     confirm: str = 'never'           # never, once_per_session, always
     confirm_timeout_s: float = DEFAULT_CONFIRM_TIMEOUT_S
+    pose: PosePolicy | None = None
+    area: str = ''
 
     def argument(self, name: str) -> Argument | None:
         """Return the argument of that name, or None."""
@@ -142,6 +174,8 @@ class Policy:
 
     source: PolicyFile
     tools: dict[str, ToolPolicy]
+    frames: Frames = Frames()
+    areas: dict[str, Area] = dataclasses.field(default_factory=dict)
 
     def openai_tools(self) -> list[dict[str, Any]]:
         """Return the tools that are shown to the model, in the order of the file."""

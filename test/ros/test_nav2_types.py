@@ -23,6 +23,7 @@ tools:
     motion: true
     action: {name: navigate_to_pose, type: nav2_msgs/action/NavigateToPose}
     timeout_s: 60
+    pose: pose
     args:
       x: {type: number, unit: m, min: -10 m, max: 10 m, field: pose.pose.position.x}
       y: {type: number, unit: m, min: -10 m, max: 10 m, field: pose.pose.position.y}
@@ -79,18 +80,22 @@ def test_quaternions_are_found_wherever_they_are() -> None:
 
 @pytest.mark.parametrize(('old', 'new', 'line', 'words'), [
     ('field: pose.pose.orientation, convert: yaw_to_quaternion',
-     'field: pose.pose.position.z, convert: yaw_to_quaternion', 12, 'position.z is float64'),
+     'field: pose.pose.position.z, convert: yaw_to_quaternion', 13, 'position.z is float64'),
     ('field: pose.pose.orientation, convert: yaw_to_quaternion', 'field: pose.pose.orientation',
-     12, 'is geometry_msgs/msg/Quaternion'),
-    ('unit: deg, min: -180 deg, max: 180 deg', 'unit: m, min: -1 m, max: 1 m', 12,
+     13, 'is geometry_msgs/msg/Quaternion'),
+    ('unit: deg, min: -180 deg, max: 180 deg', 'unit: m, min: -1 m, max: 1 m', 13,
      'a unit of angle'),
-    ('unit: deg, min: -180 deg, max: 180 deg', 'min: -1, max: 1', 12, 'a unit of angle'),
-    ('heading: {type: number, unit: deg', 'heading: {type: integer, unit: deg', 12,
+    ('unit: deg, min: -180 deg, max: 180 deg', 'min: -1, max: 1', 13, 'a unit of angle'),
+    ('heading: {type: number, unit: deg', 'heading: {type: integer, unit: deg', 13,
      'convert does not go with type integer'),
-    ('pose.header.frame_id: map', 'pose.pose.orientation.w: 1.0', 14, 'argument heading writes'),
-    ('pose.header.frame_id: map', 'pose.pose: 1', 14, 'argument x writes'),
-    ('pose.header.frame_id: map', 'behavior_tree: [a]', 14, "['a'] does not fit"),
-    ('pose.header.frame_id: map', 'pose.header.stamp: 1', 14, 'one value cannot fill'),
+    ('pose.header.frame_id: map', 'pose.pose.orientation.w: 1.0', 15, 'argument heading writes'),
+    ('pose.header.frame_id: map', 'pose.pose: 1', 15, 'argument x writes'),
+    ('pose.header.frame_id: map', 'behavior_tree: [a]', 15, "['a'] does not fit"),
+    ('pose.header.frame_id: map', 'pose.header.stamp: 1', 15, 'one value cannot fill'),
+    ('    pose: pose\n', '', 3, 'say pose: pose, so that its frame is checked'),
+    ('pose: pose\n', 'pose: pose.pose\n', 8, 'say pose: pose'),
+    ('pose: pose\n', 'pose: {frame: map, x: pose.pose.position.x}\n', 8, 'say pose: pose'),
+    ('pose.header.frame_id: map', 'behavior_tree: a', 8, 'nothing fills pose.header.frame_id'),
 ])
 def test_what_does_not_fit_is_refused_at_start(old: str, new: str, line: int, words: str) -> None:
     assert NAVIGATE.count(old) == 1
