@@ -88,6 +88,7 @@ def to_chat_requests(
         enable_thinking=thinking_of(
             body.chat_template_kwargs, body.enable_thinking, body.reasoning_effort
         ),
+        thinking_budget=body.thinking_budget,
         priority=priority_of(body.priority),
         deadline_s=deadline_of(body.deadline_ms),
         front_end='http',

@@ -71,6 +71,9 @@ class ChatCompletionRequest(BaseModel):
     )
     reasoning_effort: str | None = Field(default=None, description='none = thinking off')
     enable_thinking: bool | None = None
+    thinking_budget: int | None = Field(
+        default=None, description='tokens of thought at most; 0 = thinking off'
+    )
     chat_template_kwargs: ChatTemplateKwargs | None = None
     priority: PriorityName | None = None
     deadline_ms: float | None = Field(default=None, description='whole answer wanted within')

@@ -75,6 +75,9 @@ class ResponseRequest(BaseModel):
     seed: int | None = None
     stop: str | list[str] | None = None
     enable_thinking: bool | None = None
+    thinking_budget: int | None = Field(
+        default=None, description='tokens of thought at most; 0 = thinking off'
+    )
     chat_template_kwargs: ChatTemplateKwargs | None = None
     priority: PriorityName | None = None
     deadline_ms: float | None = Field(default=None, description='whole answer wanted within')

@@ -87,6 +87,7 @@ def to_chat_request(
         enable_thinking=thinking_of(
             body.chat_template_kwargs, body.enable_thinking, effort, 'reasoning.effort'
         ),
+        thinking_budget=body.thinking_budget,
         request_id=request_id,
         priority=priority_of(body.priority),
         deadline_s=deadline_of(body.deadline_ms),

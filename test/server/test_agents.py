@@ -211,3 +211,29 @@ def test_streamed_equals_whole_on_the_demo_model(demo_server: Server) -> None:
             call.function.arguments for call in whole.message.tool_calls or ()
             if call.type == 'function')
         assert finish == whole.finish_reason
+
+
+def test_a_thinking_budget_cuts_the_thought_and_no_more(demo_server: Server) -> None:
+    """The call that follows a cut thought is as good as the one after a whole thought."""
+    body = {'messages': [{'role': 'user', 'content': 'drive two metres forward'}], 'tools': ROBOT,
+            'temperature': 0.0, 'enable_thinking': True}
+    whole = demo_server.post(body).json()
+    thought = whole['choices'][0]['message']['reasoning_content']
+    assert len(thought.split()) > 4
+    for budget in (0, 1, 3, 500):
+        cut = demo_server.post({**body, 'thinking_budget': budget}).json()
+        message = cut['choices'][0]['message']
+        shown = message.get('reasoning_content', '')
+        assert thought.startswith(shown)
+        assert (shown == thought) is (budget == 500)
+        assert bool(shown) is (budget > 0)
+        call = message['tool_calls'][0]
+        assert call['function'] == whole['choices'][0]['message']['tool_calls'][0]['function']
+        assert call['repaired'] is False
+    flat = [{'type': 'function', **item['function']} for item in ROBOT]
+    answer = demo_server.post({'input': 'drive two metres forward', 'tools': flat,
+                               'temperature': 0.0, 'enable_thinking': True, 'thinking_budget': 3},
+                              '/v1/responses').json()
+    assert [item['type'] for item in answer['output']] == ['reasoning', 'function_call']
+    assert thought.startswith(answer['output'][0]['content'][0]['text'])
+    assert demo_server.post({**body, 'thinking_budget': -1}).status_code == 400
