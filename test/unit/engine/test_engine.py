@@ -323,9 +323,11 @@ class TestCancelAndDeadline:
     @pytest.mark.parametrize('field', ['running', 'waiting'])
     def test_deadline(self, make_engine: MakeEngine, make_model: MakeModel,
                       make_request: MakeRequest, field: str) -> None:
-        engine = make_engine(make_model(step_delay_s=0.01), max_sequences=1)
+        gate = Gate()                                    # no speed is known yet: nobody is refused
+        engine = make_engine(make_model(step_delay_s=0.01, on_step=gate), max_sequences=1)
         blocker = engine.submit(make_request(range(200, 240))) if field == 'waiting' else None
         outbox = engine.submit(make_request(range(200, 240), deadline_s=0.1))
+        gate.go.set()
         tokens, finish = outbox.collect(WAIT)
         assert (finish.reason, finish.code) == (FinishReason.ERROR, ErrorCode.DEADLINE)
         assert f'0.1 s passed after {len(tokens)} of at most 50 tokens' in finish.message

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -98,29 +99,29 @@ class TestDeadlineAtSubmit:
                                               make_model: MakeModel, make_request: MakeRequest,
                                               ) -> None:
         engine = make_engine(make_model(step_delay_s=0.05))
-        prompt = tuple(200 + i % 90 for i in range(80))
+        prompt = tuple(200 + i % 90 for i in range(160))
         engine.submit(make_request(prompt, max_tokens=4)).collect(WAIT)
         begin = time.monotonic()
-        with pytest.raises(RequestError, match=r'deadline of 0\.4 s .* 80 prompt tokens'
+        with pytest.raises(RequestError, match=r'deadline of 0\.8 s .* 160 prompt tokens'
                            ) as caught:
-            engine.submit(make_request([i + 1 for i in prompt], deadline_s=0.4))
-        assert time.monotonic() - begin < 0.3
+            engine.submit(make_request([i + 1 for i in prompt], deadline_s=0.8))
+        assert time.monotonic() - begin < 0.8
         assert caught.value.code is ErrorCode.DEADLINE
         tokens, end = engine.submit(
-            make_request((*prompt, 9), deadline_s=0.4, max_tokens=1)).collect(WAIT)
+            make_request((*prompt, 9), deadline_s=0.8, max_tokens=1)).collect(WAIT)
         assert (len(tokens), end.code) == (1, ErrorCode.NONE), 'what is cached needs no time'
         assert engine.stats().requests_failed == 0
 
     def test_waiting_counts_unless_the_class_is_higher(
             self, make_engine: MakeEngine, make_model: MakeModel, make_request: MakeRequest,
             ) -> None:
-        engine = make_engine(make_model(lambda prompt: [7] * 40, step_delay_s=0.02),
+        engine = make_engine(make_model(lambda prompt: [7] * 40, step_delay_s=0.03),
                              max_sequences=1)
         engine.submit(make_request()).collect(WAIT)
         blocker = engine.submit(make_request(request_id='blocker', priority=Priority.AGENT))
         with pytest.raises(RequestError, match='can not be met'):
-            engine.submit(make_request(priority=Priority.AGENT, deadline_s=0.4))
-        _, end = engine.submit(make_request(priority=Priority.OPERATOR, deadline_s=0.4,
+            engine.submit(make_request(priority=Priority.AGENT, deadline_s=1.0))
+        _, end = engine.submit(make_request(priority=Priority.OPERATOR, deadline_s=1.0,
                                             max_tokens=1)).collect(WAIT)
         assert end.code is ErrorCode.NONE
         blocker.collect(WAIT)
@@ -157,13 +158,13 @@ class TestTimeLimits:
 
     def test_to_the_first_token(self, make_engine: MakeEngine, make_model: MakeModel,
                                 make_request: MakeRequest) -> None:
-        engine = make_engine(make_model(step_delay_s=0.02))
-        prompt = tuple(200 + i % 90 for i in range(80))
-        tokens, end = engine.submit(make_request(prompt, first_token_s=0.1)).collect(WAIT)
+        engine = make_engine(make_model(step_delay_s=0.03))
+        prompt = tuple(200 + i % 90 for i in range(160))
+        tokens, end = engine.submit(make_request(prompt, first_token_s=0.5)).collect(WAIT)
         assert (tokens, end.reason, end.code) == ([], FinishReason.ERROR, ErrorCode.TIMEOUT)
-        assert end.message == 'No token came within 0.1 s of the submission.'
-        assert 100.0 <= end.timings.total_ms < 1000.0
-        tokens, end = engine.submit(make_request(first_token_s=0.1)).collect(WAIT)
+        assert end.message == 'No token came within 0.5 s of the submission.'
+        assert 500.0 <= end.timings.total_ms < 2000.0
+        tokens, end = engine.submit(make_request(first_token_s=0.5)).collect(WAIT)
         assert len(tokens) == 4, 'later tokens may take their time'
 
     def test_while_it_waits_for_its_turn(self, make_engine: MakeEngine, make_model: MakeModel,
@@ -179,10 +180,10 @@ class TestTimeLimits:
                             make_request: MakeRequest) -> None:
         """One step is slow; a request without the limit lives through it."""
         def on_step(step: int, batch: Any) -> None:
-            time.sleep(0.3 if step == 3 else 0.0)
+            time.sleep(0.6 if step == 3 else 0.0)
         engine = make_engine(make_model(lambda prompt: [7] * 40, on_step=on_step))
         patient = engine.submit(make_request())
-        _, end = engine.submit(make_request(token_gap_s=0.1)).collect(WAIT)
+        _, end = engine.submit(make_request(token_gap_s=0.5)).collect(WAIT)
         assert end.code is ErrorCode.NONE, 'its token came before the next border'
         assert len(patient.collect(WAIT)[0]) == 41
 
@@ -225,15 +226,15 @@ class TestWatchdog:
             self, make_engine: MakeEngine, make_model: MakeModel, make_request: MakeRequest,
             ) -> None:
         hang = Hang(at_step=2)
-        engine = make_engine(make_model(on_step=hang), max_sequences=1, step_timeout_s=0.1)
+        engine = make_engine(make_model(on_step=hang), max_sequences=1, step_timeout_s=0.5)
         running = engine.submit(make_request(range(200, 208), request_id='x'))
         waiting = engine.submit(make_request(request_id='waiting'))
-        limited = engine.submit(make_request(first_token_s=0.3))
+        limited = engine.submit(make_request(first_token_s=1.0))
         tokens, end = running.collect(WAIT)
         assert (tokens, end.code) == ([201, 202], ErrorCode.ENGINE)
-        assert end.message.startswith('Step 3 of the engine has not ended after 0.1')
-        assert end.message.endswith('0.1 s are allowed.')
-        assert engine.stats().step_overdue_s > 0.1
+        assert re.fullmatch(r'Step 3 of the engine has not ended after [\d.]+ s; 0\.5 s are '
+                            r'allowed\.', end.message)
+        assert engine.stats().step_overdue_s > 0.5
         assert engine.stats().full_pages_used > 0, 'the step may still write to them'
         with pytest.raises(RequestError, match='step 3 has not ended') as caught:
             engine.submit(make_request())
@@ -256,7 +257,7 @@ class TestWatchdog:
             if step == 1:
                 assert go.wait(WAIT)
                 raise OSError('planted fault')
-        engine = make_engine(make_model(on_step=on_step), step_timeout_s=0.05)
+        engine = make_engine(make_model(on_step=on_step), step_timeout_s=0.3)
         outbox = engine.submit(make_request())
         assert 'has not ended' in outbox.collect(WAIT)[1].message
         go.set()
@@ -269,10 +270,10 @@ class TestWatchdog:
     def test_steps_in_time_are_left_alone(self, make_engine: MakeEngine, make_model: MakeModel,
                                           make_request: MakeRequest) -> None:
         """Many short steps, together far longer than the limit, and an idle time."""
-        engine = make_engine(make_model(lambda prompt: [7] * 40, step_delay_s=0.01),
-                             step_timeout_s=0.1)
+        engine = make_engine(make_model(lambda prompt: [7] * 40, step_delay_s=0.03),
+                             step_timeout_s=1.0)
         assert len(engine.submit(make_request()).collect(WAIT)[0]) == 41
-        time.sleep(0.2)
+        time.sleep(1.1)
         assert engine.stats().step_overdue_s == 0.0
         assert len(engine.submit(make_request()).collect(WAIT)[0]) == 41
 
