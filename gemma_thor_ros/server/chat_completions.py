@@ -21,6 +21,7 @@ from gemma_thor_ros.schema import (
     ToolCall,
     ToolCallDelta,
 )
+from gemma_thor_ros.server.guided import calls_of, text_of
 from gemma_thor_ros.server.openai_types import (
     ChatCompletion,
     ChatCompletionRequest,
@@ -43,7 +44,6 @@ from gemma_thor_ros.server.words import (
     invalid,
     priority_of,
     quote,
-    refuse_unguided,
     sampling_of,
     stop_of,
     thinking_of,
@@ -64,7 +64,8 @@ def to_chat_requests(
         RequestError: a field that would change the answer and that we don't serve, or that
             contradicts another one.
     """
-    _refuse_unserved(body)
+    if body.functions or body.function_call:
+        raise unsupported('functions are served as tools only', 'functions')
     n = check_count(body.n, 1, max_choices)
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         raise invalid(
@@ -82,7 +83,7 @@ def to_chat_requests(
         raise invalid('top_logprobs needs logprobs: true', 'top_logprobs')
     request = ChatRequest(
         messages=tuple(body.messages),
-        tools=() if body.tool_choice == 'none' else tuple(body.tools or ()),
+        tools=tuple(body.tools or ()),
         sampling=sampling,
         stop=stop_of(body.stop),
         enable_thinking=thinking_of(
@@ -93,6 +94,8 @@ def to_chat_requests(
         deadline_s=deadline_of(body.deadline_ms),
         front_end='http',
         continue_final_message=bool(body.continue_final_message),
+        **calls_of(body.tool_choice, body.parallel_tool_calls),
+        **text_of(body.response_format, 'response_format'),
     )
     return [
         dataclasses.replace(request, choice=choice, request_id=choice_id(request_id, choice))
@@ -238,11 +241,3 @@ def _call_out(call: ToolCall) -> ToolCallOut:
         repaired=call.repaired,
         function=FunctionOut(name=call.name, arguments=call.arguments_json),
     )
-
-
-def _refuse_unserved(body: ChatCompletionRequest) -> None:
-    refuse_unguided(body.tool_choice, body.parallel_tool_calls, bool(body.tools))
-    if body.response_format is not None and body.response_format.get('type') != 'text':
-        raise unsupported('response_format may be {"type": "text"} only', 'response_format')
-    if body.functions or body.function_call:
-        raise unsupported('functions are served as tools only', 'functions')

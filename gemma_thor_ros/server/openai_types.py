@@ -41,9 +41,13 @@ class ChatCompletionRequest(BaseModel):
     )
     model: str | None = Field(default=None, description='checked when given')
     tools: list[JsonObject] | None = None
-    tool_choice: str | JsonObject | None = Field(default=None, description='auto or none')
+    tool_choice: str | JsonObject | None = Field(
+        default=None, description='auto, none, required, a function, or allowed_tools'
+    )
     parallel_tool_calls: bool | None = None
-    response_format: JsonObject | None = Field(default=None, description='{"type": "text"}')
+    response_format: JsonObject | None = Field(
+        default=None, description='of type text, json_object or json_schema'
+    )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = None

@@ -67,7 +67,7 @@ def tools_of(given: Sequence[JsonObject] | None) -> list[JsonObject]:
                 f'tools[{index}].type is {tool.get("type")!r}, only function is served',
                 f'tools[{index}].type',
             )
-        fields = ('name', 'description', 'parameters')
+        fields = ('name', 'description', 'parameters', 'strict')
         function = {name: tool[name] for name in fields if tool.get(name) is not None}
         tools.append({'type': 'function', 'function': function})
     return tools

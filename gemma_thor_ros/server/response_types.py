@@ -28,7 +28,9 @@ class ReasoningOptions(BaseModel):
 class TextOptions(BaseModel):
     """Form of the text."""
 
-    format: JsonObject | None = Field(default=None, description='{"type": "text"}')
+    format: JsonObject | None = Field(
+        default=None, description='of type text, json_object or json_schema'
+    )
     verbosity: str | None = None
 
 
@@ -48,7 +50,9 @@ class ResponseRequest(BaseModel):
     )
     store: bool | None = Field(default=None, description='keep the answer; true unless given')
     tools: list[JsonObject] | None = Field(default=None, description='function tools, flat form')
-    tool_choice: str | JsonObject | None = Field(default=None, description='auto or none')
+    tool_choice: str | JsonObject | None = Field(
+        default=None, description='auto, none, required, a function, or allowed_tools'
+    )
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None

@@ -23,6 +23,7 @@ from gemma_thor_ros.schema import (
     ToolCallDelta,
 )
 from gemma_thor_ros.server.errors import error_body
+from gemma_thor_ros.server.guided import calls_of, text_of
 from gemma_thor_ros.server.openai_types import JsonObject
 from gemma_thor_ros.server.response_input import tools_of
 from gemma_thor_ros.server.response_types import (
@@ -47,7 +48,6 @@ from gemma_thor_ros.server.words import (
     dumps,
     finite,
     priority_of,
-    refuse_unguided,
     sampling_of,
     stop_of,
     thinking_of,
@@ -67,12 +67,9 @@ def to_chat_request(
     Raises:
         RequestError: a field that would change the answer and that we don't serve.
     """
-    refuse_unguided(body.tool_choice, body.parallel_tool_calls, bool(body.tools))
     for name in ('background', 'conversation', 'prompt'):
         if getattr(body, name):
             raise unsupported(f'{name} is not served', name)
-    if body.text and body.text.format and body.text.format.get('type') != 'text':
-        raise unsupported('text.format may be {"type": "text"} only', 'text.format')
     sampling = sampling_of(body)
     sampling['max_tokens'] = body.max_output_tokens
     if body.top_logprobs or _WITH_LOGPROBS in (body.include or ()):
@@ -81,7 +78,7 @@ def to_chat_request(
     first = [{'role': 'system', 'content': body.instructions}] if body.instructions else []
     return ChatRequest(
         messages=(*first, *messages),
-        tools=() if body.tool_choice == 'none' else tuple(tools_of(body.tools)),
+        tools=tuple(tools_of(body.tools)),
         sampling=sampling,
         stop=stop_of(body.stop),
         enable_thinking=thinking_of(
@@ -92,6 +89,8 @@ def to_chat_request(
         priority=priority_of(body.priority),
         deadline_s=deadline_of(body.deadline_ms),
         front_end='http',
+        **calls_of(body.tool_choice, body.parallel_tool_calls),
+        **text_of(body.text.format if body.text else None, 'text.format'),
     )
 
 
@@ -110,6 +109,7 @@ def empty_response(
         previous_response_id=body.previous_response_id,
         reasoning=body.reasoning or ReasoningOptions(),
         store=body.store is not False,
+        text={'format': (body.text and body.text.format) or {'type': 'text'}},
         temperature=_given(body.temperature, config['sampling.temperature']),
         tool_choice=body.tool_choice or 'auto',
         tools=body.tools or [],

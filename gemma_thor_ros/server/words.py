@@ -125,14 +125,6 @@ def thinking_of(
     return effort != 'none'
 
 
-def refuse_unguided(tool_choice: Any, parallel: bool | None, with_tools: bool) -> None:
-    """Refuse what only guided decoding can hold the model to."""
-    if tool_choice not in (None, 'auto', 'none'):
-        raise unsupported('tool_choice may be auto or none', 'tool_choice')
-    if parallel is False and with_tools:
-        raise unsupported('parallel_tool_calls may not be false', 'parallel_tool_calls')
-
-
 def wants_usage(options: StreamOptions | None) -> bool:
     """Tell whether a stream ends with the token counts."""
     return options is not None and bool(options.include_usage)

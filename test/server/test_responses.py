@@ -200,8 +200,8 @@ def test_a_failed_answer_ends_its_stream(start_server: StartServer) -> None:
     ({'input': [{'type': 'function_call_output', 'call_id': 'a', 'output': 'x'}]}, 'call'),
     ({'tools': [{'type': 'web_search'}]}, 'tools[0].type'), ({'background': True}, 'background'),
     ({'conversation': 'c'}, 'conversation'), ({'prompt': {'id': 'x'}}, 'prompt'),
-    ({'text': {'format': {'type': 'json_object'}}}, 'text.format'),
-    ({'tool_choice': 'required', 'tools': TOOLS}, 'tool_choice'),
+    ({'text': {'format': {'type': 'grammar'}}}, 'text.format'),
+    ({'tool_choice': 'required'}, 'tool_choice'),
     ({'reasoning': {'effort': 'enormous'}}, 'reasoning.effort'),
     ({'max_output_tokens': 0}, 'max_tokens'), ({'temperature': -1}, 'temperature')])
 def test_what_is_not_served_is_named(plain_server: Server, extra: Any, words: str) -> None:

@@ -113,7 +113,7 @@ def test_body_limit_with_and_without_length(start_server: StartServer) -> None:
     b'{"messages":[{"role":"user","content":"x"}],"seed":123456789012345678901234567890}',
     b'{"messages":[{"role":"user","content":"x"}],"n":0}',
     b'{"messages":[{"role":"user","content":"x"}],"tool_choice":"required"}',
-    b'{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}}',
+    b'{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json"}}',
     b'{"messages":[{"role":"user","content":"x"}],"model":"gpt-9"}',
     b'{"messages":[{"role":"user","content":"x"}],"priority":"operator"}'])
 def test_bad_bodies_are_4xx_and_the_server_lives(plain_server: Server,
