@@ -12,7 +12,7 @@ import pytest
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime
@@ -138,6 +138,34 @@ def test_three_rounds_with_langchain(start_server: StartServer, stream: bool,
     assert answer.text == 'I drove 2.5 metres at 80 percent.'
 
 
+class Report(BaseModel):
+    """State of the robot"""
+
+    battery: int
+    docked: bool
+
+
+@pytest.mark.parametrize(('method', 'raw'), [
+    ('json_schema', '{"battery": 80, "docked": true}<turn|>'),
+    ('function_calling', '<|tool_call>call:Report{battery:80,docked:true}<tool_call|>')])
+def test_structured_output_with_langchain(start_server: StartServer, method: Any,
+                                          raw: str) -> None:
+    url = start_server(raw).url
+    model = ChatOpenAI(model='scripted', base_url=f'{url}/v1', api_key=SecretStr('none'),
+                       max_retries=0, temperature=0.5)
+    asker = model.with_structured_output(Report, method=method)
+    assert asker.invoke('How are you?') == Report(battery=80, docked=True)
+
+
+def test_a_chosen_tool_with_langchain(demo_server: Server) -> None:
+    """The real model has to call the tool that was named, whatever it would do."""
+    model = ChatOpenAI(model='demo', base_url=f'{demo_server.url}/v1', api_key=SecretStr('none'),
+                       max_retries=0, temperature=0.0)
+    agent = model.bind_tools([get_battery, drive], tool_choice='get_battery')
+    calls = agent.invoke('hello').tool_calls
+    assert [(call['name'], call['args']) for call in calls] == [('get_battery', {})]
+
+
 @pytest.fixture(scope='module')
 def demo_server() -> Iterator[Server]:
     config = EngineConfig.from_mapping({'http.port': 0})
@@ -230,6 +258,11 @@ def test_a_thinking_budget_cuts_the_thought_and_no_more(demo_server: Server) -> 
         call = message['tool_calls'][0]
         assert call['function'] == whole['choices'][0]['message']['tool_calls'][0]['function']
         assert call['repaired'] is False
+    must = demo_server.post({**body, 'thinking_budget': 2, 'tool_choice': 'required'}).json()
+    message = must['choices'][0]['message']
+    assert thought.startswith(message['reasoning_content'])
+    assert message['reasoning_content'] != thought
+    assert message['tool_calls'][0]['function']['name'] == 'drive'
     flat = [{'type': 'function', **item['function']} for item in ROBOT]
     answer = demo_server.post({'input': 'drive two metres forward', 'tools': flat,
                                'temperature': 0.0, 'enable_thinking': True, 'thinking_budget': 3},
