@@ -13,7 +13,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from gemma_thor_ros.schema import RequestError
 from gemma_thor_ros.text.call_syntax import NUMBER, Bare, Node
+from gemma_thor_ros.text.grammar_schema import SchemaReader
 from gemma_thor_ros.text.writer import MAX_DEPTH
 
 # Python literals pass too: older templates wrote null as None, and models learnt it from them.
@@ -27,8 +29,12 @@ _NOT_A_NUMBER = object()
 def resolve(arguments: Mapping[str, Node],
             schema: Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
     """JSON values of a call's arguments; True when a value isn't what its spelling says."""
-    resolver = _Resolver(schema or {})
-    value = resolver.object(arguments, schema or {})
+    as_spelled = _Resolver({})
+    value = as_spelled.object(arguments, {})
+    if not schema or (not as_spelled.changed and _fits(value, schema)):
+        return value, as_spelled.changed
+    resolver = _Resolver(schema)
+    value = resolver.object(arguments, schema)
     return value, resolver.changed
 
 
@@ -145,6 +151,14 @@ class _Resolver:
             step = step.replace('~1', '/').replace('~0', '~')
             target = target.get(step) if isinstance(target, Mapping) else None
         return target
+
+
+def _fits(value: dict[str, Any], schema: Mapping[str, Any]) -> bool:
+    """Whether arguments fit their schema as they are; False also where nobody can tell."""
+    try:
+        return SchemaReader(schema, 'parameters').accepts(value)
+    except (RequestError, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError):
+        return False                                     # what a client sent may be no schema
 
 
 def _number(text: str) -> Any:

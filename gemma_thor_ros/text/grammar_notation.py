@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from gemma_thor_ros.text.grammar_text import ANY_TEXT
+from gemma_thor_ros.text.grammar_text import ANY_TEXT, regex_literal
 from gemma_thor_ros.text.writer import sorted_items
 
 # Adds a terminal, the conjunction of some regular expressions ('~' before one: its negation), and
@@ -155,11 +155,5 @@ def _repeated(unit: str, least: int, most: int | None) -> str:
 
 
 def _negated(names: Iterable[str]) -> list[str]:
-    words = '|'.join(_regex_literal(name) for name in names)
+    words = '|'.join(regex_literal(name) for name in names)
     return [f'~({words})'] if words else []
-
-
-def _regex_literal(text: str) -> str:
-    """A text as a regular expression, in ASCII."""
-    return ''.join(char if char.isalnum() and char.isascii() else rf'\u{{{ord(char):x}}}'
-                   for char in text)

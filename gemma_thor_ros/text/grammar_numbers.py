@@ -9,6 +9,7 @@ and no grammar.
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -32,6 +33,15 @@ class Range(NamedTuple):
         low, low_open = _tighter((self.low, self.low_open), (other.low, other.low_open), 1)
         high, high_open = _tighter((self.high, self.high_open), (other.high, other.high_open), -1)
         return Range(low, high, low_open, high_open)
+
+    def holds(self, number: float) -> bool:
+        """Whether a number is in the range."""
+        if not math.isfinite(number):
+            return False
+        value = Decimal(repr(number))
+        above = self.low is None or value > self.low or (value == self.low and not self.low_open)
+        return above and (self.high is None or value < self.high
+                          or (value == self.high and not self.high_open))
 
     def integers(self) -> tuple[int | None, int | None]:
         """The least and the largest whole number in the range."""

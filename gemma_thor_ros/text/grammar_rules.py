@@ -14,7 +14,12 @@ from decimal import Decimal
 from gemma_thor_ros.text.grammar_notation import Notation
 from gemma_thor_ros.text.grammar_numbers import EVERYTHING, integer_regex, number_regex
 from gemma_thor_ros.text.grammar_schema import Located, Parts, SchemaReader, Shape
-from gemma_thor_ros.text.grammar_text import FORMATS, UnfitPattern, whole_match
+from gemma_thor_ros.text.grammar_text import (
+    FORMATS,
+    UnfitPattern,
+    regex_literal,
+    whole_match,
+)
 from gemma_thor_ros.text.writer import MAX_DEPTH
 
 _FREE_LEVELS = 6                   # of values that no schema describes
@@ -118,7 +123,8 @@ class SchemaRules:
 
     def _shape(self, shape: Shape, depth: int) -> list[str]:
         if shape.values is not None:
-            found = [self._notation.literal(value) for value in shape.values]
+            found = [self._notation.literal(value) for value in shape.values
+                     if not isinstance(value, str) or self._matches(value, shape)]
             return [body for body in found if body is not None]
         if shape.is_free:
             return [self._free(min(_FREE_LEVELS, MAX_DEPTH - depth))]
@@ -180,15 +186,7 @@ class SchemaRules:
         if shape.max_length is not None and shape.min_length > shape.max_length:
             return None
         patterns = [FORMATS[name] for name in dict.fromkeys(shape.formats) if name in FORMATS]
-        for pattern in shape.patterns:
-            try:
-                regex = whole_match(pattern.schema)
-            except UnfitPattern as error:
-                raise self._reader.refused('pattern', pattern.pointer, str(error)) from error
-            fault = self._rules.check(conjunction(regex))
-            if fault:
-                raise self._reader.refused('pattern', pattern.pointer, fault)
-            patterns.append(regex)
+        patterns += self._patterns(shape)
         made: list[tuple[str, ...]] = []
 
         def terminal(*regexes: str) -> str:
@@ -199,6 +197,25 @@ class SchemaRules:
         if len(made[0]) > 1 and self._rules.check(conjunction(*made[0])):
             return None                                  # together they leave no string
         return body
+
+    def _matches(self, text: str, shape: Shape) -> bool:
+        """Whether a given string matches the patterns beside it."""
+        regexes = self._patterns(shape)
+        return not regexes or not self._rules.check(conjunction(regex_literal(text), *regexes))
+
+    def _patterns(self, shape: Shape) -> list[str]:
+        """The expressions of a shape's patterns, each for a whole string."""
+        regexes = []
+        for pattern in shape.patterns:
+            try:
+                regex = whole_match(pattern.schema)
+            except UnfitPattern as error:
+                raise self._reader.refused('pattern', pattern.pointer, str(error)) from error
+            fault = self._rules.check(conjunction(regex))
+            if fault:
+                raise self._reader.refused('pattern', pattern.pointer, fault)
+            regexes.append(regex)
+        return regexes
 
     def _array(self, shape: Shape, depth: int) -> str | None:
         least, most = shape.min_items, shape.max_items

@@ -11,12 +11,11 @@ can't be kept is refused by its JSON pointer. Knows no notation and no grammar.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
-
-import jsonschema
 
 from gemma_thor_ros.schema import ErrorCode, RequestError
 from gemma_thor_ros.text.grammar_numbers import EVERYTHING, Range
@@ -57,7 +56,6 @@ class Shape:
     """One alternative of a schema. Keywords of a type count only for values of that type.
 
     `extra` are the schemas of undeclared properties: None where no schema speaks of them.
-    `sources` are the schemas that the alternative came from, for values that are given as such.
     """
 
     types: frozenset[str] = ALL_TYPES
@@ -79,7 +77,6 @@ class Shape:
     extra: Parts | None = None
     min_properties: Located | None = None
     max_properties: Located | None = None
-    sources: tuple[Any, ...] = ()
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -100,7 +97,6 @@ class SchemaReader:
     def __init__(self, root: Any, where: str) -> None:
         self.root = Located(root, '')
         self.where = where
-        self._validator = jsonschema.Draft202012Validator(root)
         self._shapes: dict[tuple[str, ...], list[Shape]] = {}
         self._left = _MAX_READS
 
@@ -111,8 +107,16 @@ class SchemaReader:
             found = [Shape()]
             for part in parts:
                 found = self._product(found, self._read(part, frozenset()), part)
+            self._shapes[key] = found
             self._shapes[key] = [self._with_values(shape) for shape in found]
         return self._shapes[key]
+
+    def accepts(self, value: Any, parts: Parts = ()) -> bool:
+        """Whether a JSON value fits schemas, patterns and formats of its strings aside.
+
+        Takes time that is linear in the size of the value, whatever the schemas.
+        """
+        return self._accepts(value, parts or (self.root,), {})
 
     def refused(self, keyword: str, pointer: str, why: str = '') -> RequestError:
         """The error of a keyword that can't be kept."""
@@ -195,8 +199,7 @@ class SchemaReader:
             required=tuple(schema.get('required', ())),
             extra=located('additionalProperties') or None,
             min_properties=next(iter(located('minProperties')), None),
-            max_properties=next(iter(located('maxProperties')), None),
-            sources=(schema,))
+            max_properties=next(iter(located('maxProperties')), None))
 
     def _product(self, ones: list[Shape], others: list[Shape], part: Located) -> list[Shape]:
         """The alternatives that are in both."""
@@ -232,16 +235,45 @@ class SchemaReader:
             _joined_properties(one, other), one.declares or other.declares,
             tuple(dict.fromkeys(one.required + other.required)),
             one.extra if other.extra is None else (one.extra or ()) + other.extra,
-            bounds['min_properties'], bounds['max_properties'], one.sources + other.sources)
+            bounds['min_properties'], bounds['max_properties'])
 
     def _with_values(self, shape: Shape) -> Shape:
-        """Keep of given values those that fit all the schemas they came with."""
+        """Keep of given values those that fit the keywords beside them."""
         if shape.values is None:
             return shape
-        fits = [value for value in shape.values if all(
-            (value is None and isinstance(source, Mapping) and source.get('nullable') is True)
-            or self._validator.evolve(schema=source).is_valid(value) for source in shape.sources)]
-        return dataclasses.replace(shape, values=tuple(fits))
+        free = dataclasses.replace(shape, values=None)
+        return dataclasses.replace(shape, values=tuple(
+            value for value in shape.values if self._fits(value, free, {})))
+
+    def _accepts(self, value: Any, parts: Parts, known: _Known) -> bool:
+        key = id(value), tuple(part.pointer for part in parts)
+        if key not in known:
+            known[key] = any(self._fits(value, shape, known) for shape in self.shapes(parts))
+        return known[key]
+
+    def _fits(self, value: Any, shape: Shape, known: _Known) -> bool:
+        if shape.values is not None and not any(same_json(value, each) for each in shape.values):
+            return False
+        kind = type_of(value)
+        if kind not in shape.types and not (kind == 'integer' and 'number' in shape.types):
+            return False
+        if kind in ('integer', 'number'):
+            return shape.numbers.holds(value) and all(
+                _is_multiple(value, multiple.schema) for multiple in shape.multiples)
+        if kind == 'string':
+            return _within(len(value), shape.min_length, shape.max_length)
+        if kind == 'array':
+            return _within(len(value), shape.min_items, shape.max_items) and all(
+                self._accepts(item, parts, known) for index, item in enumerate(value)
+                if (parts := shape.prefix[index] if index < len(shape.prefix) else shape.items))
+        if kind == 'object':
+            least, most = shape.min_properties, shape.max_properties
+            return _within(len(value), least.schema if least else 0,
+                           most.schema if most else None) and all(
+                name in value for name in shape.required) and all(
+                self._accepts(item, parts, known) for name, item in value.items()
+                if (parts := shape.properties.get(name, shape.extra or ())))
+        return True
 
     def _exclusive(self, members: list[list[Shape]]) -> bool:
         """Whether no value can fit two members."""
@@ -277,6 +309,24 @@ class SchemaReader:
                                    f'{self.where}: {pointer} refers to {reference!r}, which the '
                                    'schema does not hold', self.where)
         return Located(target, reference[1:])
+
+
+_Known = dict[tuple[int, tuple[str, ...]], bool]
+
+
+def type_of(value: Any) -> str:
+    """The JSON type of a value; a number without a fraction is an integer."""
+    if value is None:
+        return 'null'
+    if isinstance(value, bool):
+        return 'boolean'
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return 'integer'
+    if isinstance(value, float):
+        return 'number'
+    if isinstance(value, str):
+        return 'string'
+    return 'array' if isinstance(value, list | tuple) else 'object'
 
 
 def escaped(name: str) -> str:
@@ -322,6 +372,16 @@ def _constants(shape: Shape, name: str) -> list[Any]:
             if 'enum' in part.schema:
                 return list(part.schema['enum'])
     return []
+
+
+def _within(size: int, least: float, most: float | None) -> bool:
+    return least <= size and (most is None or size <= most)
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    if not math.isfinite(value):
+        return False
+    return Decimal(repr(value)) % Decimal(repr(step)) == 0
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -56,6 +56,12 @@ def whole_match(pattern: str) -> str:
     return str(llguidance.regex_to_lark('|'.join(branches), 'dw'))
 
 
+def regex_literal(text: str) -> str:
+    """A text as a regular expression, in ASCII."""
+    return ''.join(char if char.isalnum() and char.isascii() else rf'\u{{{ord(char):x}}}'
+                   for char in text)
+
+
 def _anchored(branch: str) -> str:
     start = branch.startswith('^')
     body = branch[1:] if start else branch
