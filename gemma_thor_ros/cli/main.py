@@ -24,6 +24,8 @@ VERBS: dict[str, tuple[str, str]] = {
     'render': ('render', 'JSON messages on standard input to the exact prompt'),
     'parse': ('parse', 'raw model text or token ids on standard input to an answer'),
     'quantize': ('quantize', 'a bf16 checkpoint to NVFP4'),
+    'tools': ('tools', 'check a tool policy'),
+    'robot': ('robot', 'look at a running node, over ROS (same as ros2 gemma)'),
     'replay': ('replay', 'run recorded requests again and report differences'),
     'inspect': ('inspect_model', 'what a checkpoint holds and whether it can be served'),
     'synth': ('synth', 'a checkpoint of random weights in the real formats'),

@@ -8,6 +8,7 @@ warning in the log and a figure in /diagnostics.
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from typing import Any
@@ -43,7 +44,7 @@ class WatchedPublishers:
         return self._node.create_publisher(
             kind,
             name,
-            qos,
+            copy.copy(qos),  # rclpy writes the overrides into it, and others share it
             event_callbacks=PublisherEventCallbacks(
                 incompatible_qos=lambda event: self._misfit(topic, event)
             ),

@@ -330,12 +330,14 @@ def test_engine_state_and_diagnostics(peer, node):
     arrays = peer.collect(DiagnosticArray, '/diagnostics', 10)
     peer.until(lambda: states and arrays, 3.0)
     assert states[0].state == states[0].READY and states[0].model_name == 'scripted'
-    engine, packages = arrays[-1].status
+    engine, tools, machine, packages = arrays[-1].status
     values = {pair.key: pair.value for pair in engine.values}
     assert engine.name == 'llm_node: engine' and values['state'] == 'ready'
     assert float(values['time_to_first_token_ms']) > 0.0
     assert int(values['requests_refused']) > 0 and int(values['requests_answered']) > 0
-    assert packages.name == 'llm_node: packages'
+    assert [s.name for s in (tools, machine, packages)] == [
+        'llm_node: tools', 'llm_node: machine', 'llm_node: packages',
+    ]  # fmt: skip
 
 
 def test_heartbeat_goes_on_while_tokens_flow(peer, node):

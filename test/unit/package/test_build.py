@@ -7,6 +7,7 @@ options, does not depend on how many interfaces there are.
 """
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -96,6 +97,15 @@ def test_both_builds(setup_py: types.ModuleType, tree: pathlib.Path,
         assert os.access(whole / name, os.X_OK), name
         assert '@PROGRAM' not in (whole / name).read_text(encoding='utf-8')
     assert not list(whole.rglob('chat.pyc'))
+    commands = [point for found in importlib.metadata.distributions(path=[str(package.parent)])
+                for point in found.entry_points if point.group == 'ros2cli.command']
+    assert [(point.name, point.value) for point in commands] == [
+        ('gemma', 'gemma_thor_ros.cli.ros2_gemma:GemmaCommand')]
+    assert commands[0].dist is not None and commands[0].dist.version == '0.1.0'
+    # Two with one name would hide each other.
+    names = [found.name.replace('-', '_') for found in
+             importlib.metadata.distributions(path=[str(package.parent)])]
+    assert len(names) == len(set(names)), names
 
     # What the wheel takes of it: pip writes its own gemma-thor, C++ exports stay behind.
     taken = [f'{folder}/{pathlib.Path(file).name}' for folder, files in
