@@ -69,6 +69,7 @@ gemm_bf16(OUTPUT* __restrict__ out, const u16* x, const u16* __restrict__ w, int
         rows[m] = token < num_tokens ? x + (u64)token * COLUMNS + 8 * t : 0;
     }
     float acc[2][BLOCKS][4] = {};
+#pragma unroll(WARP_TILES <= 2 * PREFETCH ? 2 : 1)
     for (int base = 0; base < WARP_TILES; base += PREFETCH) {
         ActivationTile activations[PREFETCH][BLOCKS];
 #pragma unroll

@@ -23,7 +23,8 @@ from gemma_thor_ros.ops.shapes import check
 
 ROWS_PER_LAUNCH_TILE = 16                # activation rows of one pass over the weights
 _MAX_WARPS = 16
-_MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 registers each
+_MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 registers each; long
+                                         # loops have room for 3
 _REGISTERS = 56                          # of a thread, for as many resident blocks as that lets
 
 
@@ -70,7 +71,7 @@ def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool,
         'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps,
         'WARP_TILES': tiles, 'BLOCKS': blocks, 'ROW_TILES': blocks, 'GEGLU': int(interleaved),
         'MIN_BLOCKS': 1 if blocks == 2 else max(1, 65536 // (_REGISTERS * warps * 32)),
-        'PREFETCH': min(tiles, _MAX_PREFETCH), 'E2M1_HARDWARE': int(hardware), **override}
+        'PREFETCH': min(tiles, _MAX_PREFETCH if tiles <= 8 else 3), 'E2M1_HARDWARE': int(hardware), **override}
     return KernelSpec.of('gemm_nvfp4', **constants)
 
 
