@@ -38,7 +38,7 @@ run: export GEMMA_THOR_PROMPT := $(value PROMPT)
 run: export ROS_AUTOMATIC_DISCOVERY_RANGE := $(or $(ROS_AUTOMATIC_DISCOVERY_RANGE),LOCALHOST)
 run: export ROS_DOMAIN_ID := $(or $(ROS_DOMAIN_ID),$(shell echo $$((RANDOM % 100 + 1))))
 run: setup ## the node, the HTTP endpoint and a demo robot, with a chat in this terminal
-	@$(VENV)/bin/gemma-thor run $(if $(value PROMPT),--prompt "$$GEMMA_THOR_PROMPT") $(if $(JSON),--json)
+	@$(VENV)/bin/gemma-thor run $(if $(filter command environment,$(firstword $(origin PROMPT))),--prompt="$$GEMMA_THOR_PROMPT") $(if $(JSON),--json)
 
 .PHONY: test
 test: setup ## the linters and all tests that need no GPU

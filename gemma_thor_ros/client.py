@@ -157,6 +157,7 @@ class ChatCall:
         self._client.forget(self)
         if isinstance(outcome, ChatError):
             self.future.set_exception(outcome)
+            self.future.exception()  # counts as looked at: rclpy complains of those nobody reads
         else:
             self.future.set_result(outcome)
         self._ended.set()

@@ -24,8 +24,10 @@ from gemma_thor_ros.config import check
 from gemma_thor_ros.schema import ConfigError
 
 if TYPE_CHECKING:
-    from gemma_thor_ros.demo.session import DemoSession
+    from gemma_thor_ros.demo.session import DemoSession, Reservations
 
+USUAL_PORT = 8000
+CANCEL_LIMIT_S = 5.0
 HELP = """/help    this list
 /where   where the robot is
 /reset   forget the conversation
@@ -68,19 +70,30 @@ def run(options: argparse.Namespace) -> int:
     if options.prompt is not None and not options.prompt.strip():
         raise ConfigError('--prompt is empty')
     signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return _run(options)
+    except ConfigError as error:
+        if options.json:
+            print(json.dumps({'ok': False, 'error': str(error)}, ensure_ascii=False), flush=True)
+        raise
+
+
+def _run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
-    settings = _settings(options)
-    from gemma_thor_ros.demo.session import DemoSession
+    from gemma_thor_ros.demo.session import DemoSession, Reservations
 
-    with _progress(console) as progress:
-        bar = progress.add_task('starting', total=1.0)
+    with contextlib.ExitStack() as stack:
+        reservations = stack.enter_context(Reservations())
+        settings = _settings(options, reservations)
+        with _progress() as progress:
+            bar = progress.add_task('starting', total=1.0)
 
-        def report(stage: str, share: float) -> None:
-            progress.update(bar, description=stage, completed=share)
+            def report(stage: str, share: float) -> None:
+                progress.update(bar, description=stage, completed=share)
 
-        session = DemoSession(settings, report)
-        session.start()
-    with contextlib.closing(session):
+            session = DemoSession(settings, report, reservations)
+            session.start()
+        stack.enter_context(contextlib.closing(session))
         console.print(
             f'Endpoint: http://127.0.0.1:{settings["http.port"]}/v1', style='dim', soft_wrap=True
         )
@@ -120,14 +133,21 @@ class _Turn:
             result = call.result()
         except KeyboardInterrupt:
             call.cancel()
+            with contextlib.suppress(ChatError, TimeoutError):
+                call.result(CANCEL_LIMIT_S)
             self.error = 'stopped'
         except ChatError as error:
             result, self.error = error.result, error.message
-        if self.error:
-            self._console.print(Text(self.error, style='red'))
         if result is None:
+            self._console.print(Text(self.error, style='red'))
             return False
         self.text = result.text
+        if not self.error and result.finish_reason == 'length':
+            self.error = f'the answer was cut after {result.usage.completion_tokens} tokens'
+        elif not self.error and not (result.text or result.tool_verdicts):
+            self.error = 'the answer is empty'
+        if self.error:
+            self._console.print(Text(self.error, style='red'))
         self.calls = [
             {
                 'name': verdict.name,
@@ -212,35 +232,44 @@ def _motion(before: Any, after: Any) -> str:
     return text
 
 
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
+def _settings(options: argparse.Namespace, reservations: Reservations) -> dict[str, Any]:
     """Return the node's settings from the command line."""
     settings: dict[str, Any] = {}
     for item in options.set:
         name, equals, value = item.partition('=')
         if not equals:
             raise ConfigError(f'--set {item}: expected NAME=VALUE')
-        settings[name] = check(name, yaml.safe_load(value) if value else '')
+        try:
+            settings[name] = check(name, yaml.safe_load(value) if value else '')
+        except yaml.YAMLError as error:
+            reason = str(error).replace('\n', ' ')
+            raise ConfigError(f'--set {item}: the value is no YAML: {reason}') from error
     if options.http_port is not None:
         settings['http.port'] = check('http.port', options.http_port)
     elif 'http.port' not in settings:
-        settings['http.port'] = _port()
+        settings['http.port'] = _usual_port(reservations)
+    if settings['http.port'] == 0:
+        settings['http.port'] = _free_port(0)
     return settings
 
 
-def _port(wanted: int = 8000) -> int:
-    """Return the usual port, or a free one when it is taken."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(('127.0.0.1', port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise ConfigError('no free port on 127.0.0.1')
+def _usual_port(reservations: Reservations) -> int:
+    """Return 8000, or a free port when another run or another program has that one."""
+    if reservations.take(f'port-{USUAL_PORT}'):
+        with contextlib.suppress(OSError):
+            return _free_port(USUAL_PORT)
+    return _free_port(0)
 
 
-def _progress(console: Console) -> Progress:
+def _free_port(wanted: int) -> int:
+    """Return `wanted` if it can be bound (0 = any free port); raises OSError otherwise."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(('127.0.0.1', wanted))
+        return int(probe.getsockname()[1])
+
+
+def _progress() -> Progress:
     return Progress(
         TextColumn('{task.description}'),
         BarColumn(),
@@ -250,4 +279,5 @@ def _progress(console: Console) -> Progress:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not break the clean end
     raise SystemExit(128 + number)

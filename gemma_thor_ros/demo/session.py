@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -22,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import rclpy
 from geometry_msgs.msg import PoseStamped
@@ -39,6 +41,8 @@ from gemma_thor_ros.schema import ConfigError
 START_LIMIT_S = 60.0
 _END_LIMIT_S = 4.0
 _POSE_LIMIT_S = 2.0
+_DISCOVERY_S = 0.5
+_PREFIX = 'gemma-thor-'
 _PR_SET_PDEATHSIG = 1
 _LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 # In this order: the node refuses motion until it hears the guard.
@@ -62,6 +66,32 @@ class Pose:
         return {'x': round(self.x, 4), 'y': round(self.y, 4), 'yaw': round(self.yaw, 4)}
 
 
+class Reservations:
+    """Names that this process holds against others on this machine, until it ends, however."""
+
+    def __init__(self) -> None:
+        self._files: list[IO[bytes]] = []
+
+    def take(self, name: str) -> bool:
+        """Reserve a name; False when another process has it."""
+        path = Path(tempfile.gettempdir()) / f'{_PREFIX}{name}.lock'
+        file = open(path, 'ab')  # noqa: SIM115 (held until the end)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return False
+        self._files.append(file)
+        return True
+
+    def __enter__(self) -> Reservations:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+
+
 class DemoSession:
     """`start` it, talk to it through `client`, `close` it.
 
@@ -72,11 +102,14 @@ class DemoSession:
     def __init__(
         self,
         settings: Mapping[str, Any],
-        report: Callable[[str, float], None] = lambda stage, progress: None,
+        report: Callable[[str, float], None],
+        reservations: Reservations,
     ) -> None:
         self._settings = dict(settings)
         self._report = report
-        self._folder = Path(tempfile.mkdtemp(prefix='gemma-thor-'))
+        self._reservations = reservations
+        _remove_old_folders()
+        self._folder = Path(tempfile.mkdtemp(prefix=f'{_PREFIX}{os.getpid()}-'))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._context = rclpy.Context()
         self._changed = threading.Condition()
@@ -89,9 +122,10 @@ class DemoSession:
     def start(self) -> None:
         """Start everything and wait until all of it is ready."""
         try:
+            self._connect()
+            self._refuse_company()
             for name in _MODULES:
                 self._children[name] = self._start(name)
-            self._connect()
             self._wait_ready()
         except BaseException:
             self.close()
@@ -112,6 +146,8 @@ class DemoSession:
 
     def close(self) -> None:
         """End the client and the children; each gets a few seconds, then it is killed."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._context.ok():
             self._executor.shutdown()
             self._thread.join(2.0)
@@ -161,6 +197,17 @@ class DemoSession:
         node.create_subscription(GuardState, 'goal_guard/state', self._on_guard, 10)
         self._thread = threading.Thread(target=self._spin, name='spin', daemon=True)
         self._thread.start()
+
+    def _refuse_company(self) -> None:
+        """Two robots under one name would share their topics, and their stops."""
+        domain = self._context.get_domain_id()
+        advice = 'set ROS_DOMAIN_ID to another number, or end that one'
+        if not self._reservations.take(f'domain-{domain}'):
+            raise ConfigError(f'another gemma-thor run uses ROS domain {domain}: {advice}')
+        time.sleep(_DISCOVERY_S)
+        there = sorted(set(_MODULES) & set(self._node.get_node_names()))
+        if there:
+            raise ConfigError(f'{", ".join(there)} is on ROS domain {domain} already: {advice}')
 
     def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
@@ -239,6 +286,14 @@ class DemoSession:
         with self._changed:
             self._guard_clear = bool(message.node_instance_id) and not message.stopped
             self._changed.notify_all()
+
+
+def _remove_old_folders() -> None:
+    """Remove the folders of runs that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f'{_PREFIX}*-*'):
+        pid = folder.name.removeprefix(_PREFIX).partition('-')[0]
+        if pid.isdigit() and not Path(f'/proc/{pid}').exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _die_with_parent() -> None:
