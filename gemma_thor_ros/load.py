@@ -263,10 +263,11 @@ def _plan(config: EngineConfig) -> _Plan:
             config, context, pages, model_config.stop_ids, model_config.suppress_tokens
         )
 
-    return _Plan(info, lambda: _read_tokenizer(folder, model_config.vocab_size), build)
+    return _Plan(info, lambda: read_tokenizer(folder, model_config.vocab_size), build)
 
 
-def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
+def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
+    """Read a checkpoint's tokenizer; ConfigError when it has more tokens than the model."""
     tokenizer = Tokenizer.from_folder(folder)
     if tokenizer.vocab_size > vocab_size:
         raise ConfigError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gemma_thor_ros.cli.progress import in_words
+from gemma_thor_ros.load import read_tokenizer
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.checkpoint import Checkpoint, open_checkpoint
@@ -31,14 +33,15 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         'inspect', help='show what a checkpoint holds and whether it can be served',
         description='Family, formats per kind of module, counts and sizes of a checkpoint folder, '
-                    'and what would be refused. Ends with 0 when it can be served, 1 when it '
-                    'would be refused, 2 when the folder is no readable checkpoint.')
+                    'and what would be refused. Ends with 0 when config, weights and tokenizer '
+                    'fit (a tokenizer that is not there yet is told, and may be added), 1 when '
+                    'it would be refused, 2 when the folder is no readable checkpoint.')
     parser.add_argument('folder', type=Path, metavar='FOLDER')
     parser.add_argument('--json', action='store_true', help='print as JSON')
 
 
 def run(args: argparse.Namespace) -> int:
-    """Gives 0: can be served, 1: would be refused; ConfigError: no readable checkpoint."""
+    """Gives 0: what is there fits, 1: would be refused; ConfigError: no readable checkpoint."""
     report = inspect_checkpoint(open_checkpoint(args.folder))
     if args.json:
         print(json.dumps(report))
@@ -57,6 +60,9 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         refused.append(str(error))
     if summary.refusal:
         refused.append(summary.refusal)
+    has_tokenizer = (checkpoint.folder / 'tokenizer.json').is_file()
+    if has_tokenizer:
+        refused += _tokenizer_faults(checkpoint)
     config = checkpoint.config
     architectures = config.get('architectures')
     quantization = config.get('quantization_config')
@@ -76,10 +82,26 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         'text_parts': {part: asdict(amount) for part, amount in summary.text_parts.items()},
         'forms': summary.forms,
         'unknown_tensors': summary.unknown,
-        'tokenizer': (checkpoint.folder / 'tokenizer.json').is_file(),
+        'tokenizer': has_tokenizer,
         'chat_template': {**asdict(template), 'current': bool(template.version)},
         'refused': refused,
+        'can_be_served': has_tokenizer and not refused,
     }
+
+
+def _tokenizer_faults(checkpoint: Checkpoint) -> list[str]:
+    try:
+        read_tokenizer(checkpoint.folder, _vocab_size(checkpoint.config))
+    except ConfigError as error:
+        return [str(error)]
+    except (KeyError, TypeError, ValueError):
+        return []                # the config's own fault is told already
+    return []
+
+
+def _vocab_size(config: Mapping[str, Any]) -> int:
+    text = config.get('text_config')
+    return int((text if isinstance(text, Mapping) else config)['vocab_size'])
 
 
 def _print_report(report: dict[str, Any]) -> None:
@@ -106,8 +128,10 @@ def _print_report(report: dict[str, Any]) -> None:
     console.print(_describe(Template(*(report['chat_template'][key] for key in keys))))
     for reason in report['refused']:
         console.print(f'refused: {reason}')
-    if not report['refused']:
-        console.print('config and weights fit this engine')
+    if report['can_be_served']:
+        console.print('config, weights and tokenizer fit this engine')
+    elif not report['refused']:
+        console.print('config and weights fit this engine; it needs a tokenizer.json to be served')
 
 
 def _describe(template: Template) -> str:
