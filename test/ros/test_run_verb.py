@@ -1,0 +1,120 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `run` as a user starts it: one turn, its JSON line, exit codes, two runs, signals."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIMIT_S = 60.0
+DRIVE = ('<|tool_call>call:drive{direction:<|"|>forward<|"|>,distance:DISTANCE,'
+         'unit:<|"|>m<|"|>}<tool_call|><|tool_response>')
+
+
+def scripted(*answers: str) -> list[str]:
+    script = json.dumps([answer.replace('DISTANCE', '2') for answer in answers])
+    return ['--set', 'model.path=scripted', '--set', f'model.script={script}']
+
+
+def start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+    program = Path(sys.executable).parent / 'gemma-thor'
+    return subprocess.Popen([str(program), 'run', *arguments], env=env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            stdin=subprocess.DEVNULL)
+
+
+def last_line(text: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return answer
+
+
+@pytest.fixture
+def env(ros_env: Any) -> dict[str, str]:
+    return {**os.environ, **getattr(ros_env, 'env', ros_env)}
+
+
+def test_one_turn_of_the_demo_model(env: dict[str, str]) -> None:
+    process = start(env, '--prompt', 'drive two metres forward', '--json')
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, err
+    answer = last_line(out)
+    before, after = answer['pose_before'], answer['pose_after']
+    driven = math.hypot(after['x'] - before['x'], after['y'] - before['y'])
+    assert driven == pytest.approx(2.0, abs=0.01)
+    assert [call['name'] for call in answer['tool_calls']] == ['drive']
+    assert answer['ok'] is True
+    assert answer['text']
+
+
+def test_a_refused_motion_and_a_cut_answer_are_no_success(env: dict[str, str]) -> None:
+    far = DRIVE.replace('DISTANCE', '900')
+    process = start(env, '--prompt', 'go', '--json', *scripted(far, 'I may not.<turn|>'))
+    out, _ = process.communicate(timeout=LIMIT_S)
+    answer = last_line(out)
+    assert (process.returncode, answer['ok']) == (1, False)
+    assert answer['tool_calls'][0]['status'] == 'refused'
+    assert answer['pose_before'] == answer['pose_after']
+    process = start(env, '--prompt', 'go', '--json', *scripted('word ' * 400 + '<turn|>'))
+    out, _ = process.communicate(timeout=LIMIT_S)
+    answer = last_line(out)
+    assert (process.returncode, answer['ok']) == (1, False)
+    assert 'cut after 256 tokens' in answer['error']
+
+
+def test_second_run_on_the_same_domain_is_refused_and_the_first_goes_on(
+        env: dict[str, str]) -> None:
+    first = start(env, '--prompt', 'go', '--json', *scripted(DRIVE, 'I drove.<turn|>'))
+    time.sleep(1.0)
+    second = start(env, '--prompt', 'go', '--json', *scripted('no<turn|>'))
+    out, _ = second.communicate(timeout=LIMIT_S)
+    assert second.returncode == 2
+    assert 'ROS domain' in last_line(out)['error']
+    out, err = first.communicate(timeout=LIMIT_S)
+    assert first.returncode == 0, err
+    assert last_line(out)['pose_after']['x'] == pytest.approx(2.0, abs=0.01)
+
+
+@pytest.mark.parametrize(('arguments', 'words'), [
+    (['--prompt', ' ', '--json'], '--prompt is empty'),
+    (['--json'], '--json needs --prompt'),
+    (['--prompt', 'x', '--json', '--set', 'sampling.temperature={'], 'is no YAML'),
+    (['--prompt', 'x', '--json', '--set', 'engine.pages=1'], "unknown setting 'engine.pages'"),
+    (['--prompt', 'x', '--json', '--set', 'model.path=/none'], '/none: no such folder'),
+])
+def test_wrong_arguments_are_one_sentence(env: dict[str, str], arguments: list[str],
+                                          words: str) -> None:
+    process = start(env, *arguments)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2
+    assert words in err
+    assert 'Traceback' not in err
+    if '--prompt' in arguments and '--prompt is empty' not in words:
+        assert words in last_line(out)['error']
+
+
+def test_sigterm_ends_the_run_and_its_children(env: dict[str, str]) -> None:
+    process = start(env, '--prompt', 'go', *scripted('word ' * 200 + '<turn|>'),
+                    '--set', 'model.script_delay=0.2')
+    limit = time.monotonic() + LIMIT_S
+    children: list[int] = []
+    while len(children) < 3 and time.monotonic() < limit:
+        listed = Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text().split()
+        children = [int(pid) for pid in listed]
+        time.sleep(0.1)
+    time.sleep(3.0)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10.0)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert children
+    assert not any(Path(f'/proc/{pid}').exists() for pid in children)
