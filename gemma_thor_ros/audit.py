@@ -67,6 +67,11 @@ def make_record(
         'choice': request.choice,
         'thinking': generation.thinking,
         'continue_final_message': request.continue_final_message,
+        'tool_choice': request.tool_choice,
+        'tool_names': list(request.tool_names),
+        'parallel_tool_calls': request.parallel_tool_calls,
+        'response_schema': request.response_schema,
+        'thinking_budget': request.thinking_budget,
         'prompt_ids': list(generation.prompt_ids),
         'completion_ids': list(result.token_ids),
         'prompt_hash': ids_hash(generation.prompt_ids),
@@ -93,6 +98,7 @@ def redacted(record: Mapping[str, Any]) -> dict[str, Any]:
     result.update({key: [] for key in _SECRET_LISTS})
     empty = dict.fromkeys(_SECRET_OF_VERDICTS, '')
     result['tool_verdicts'] = [{**verdict, **empty} for verdict in record['tool_verdicts']]
+    result['response_schema'] = None
     # A bias names the tokens that a client wants or fears.
     result['sampling'] = {**record['sampling'], 'logit_bias': []}
     return result

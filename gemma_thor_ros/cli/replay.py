@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gemma-thor replay FILE`: run recorded requests again and say where the answers differ.
 
-Takes the audit's JSON lines, or a bag with ~/requests where rosbag2_py is importable. Prompts run
-as the recorded token ids with the recorded settings and seed; the same prompts are also rendered
-anew from the recorded messages.
+Takes the audit's JSON lines, or a bag with ~/requests where rosbag2_py is importable. Prompts are
+rendered anew from the recorded messages and compared; a raw prompt runs by its token ids.
 """
 
 from __future__ import annotations
@@ -142,12 +141,19 @@ def _config(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> E
 
 def _generate(runtime: Runtime, record: dict[str, Any]) -> list[int]:
     """Generate as many tokens as were recorded; an answer that was cancelled is a beginning."""
-    engine = runtime.engine
-    assert engine is not None, 'the runtime is ready'
+    engine, chat = runtime.engine, runtime.chat
+    assert engine is not None and chat is not None, 'the runtime is ready'
     count = len(record['completion_ids'])
     sampling = sampling_of(record)
     sampling = replace(sampling, max_tokens=count, min_tokens=min(sampling.min_tokens, count))
-    request = Request(
+    if record.get('messages'):
+        # A guide comes with tools, a schema or a budget, and only chat can make it.
+        request = replace(_chat_request(record), sampling=asdict(sampling))
+        result = chat.submit(request).result(ANSWER_TIMEOUT_S)
+        if result.code:
+            raise RequestError(result.code, result.message)
+        return list(result.token_ids)
+    raw = Request(
         record['request_id'],
         tuple(record['prompt_ids']),
         sampling,
@@ -155,7 +161,7 @@ def _generate(runtime: Runtime, record: dict[str, Any]) -> list[int]:
         front_end='cli',
     )
     tokens: list[int] = []
-    for event in engine.submit(request).events(ANSWER_TIMEOUT_S):
+    for event in engine.submit(raw).events(ANSWER_TIMEOUT_S):
         if isinstance(event, TokenEvent):
             tokens.extend(event.token_ids)
         elif event.code:
@@ -176,18 +182,32 @@ def _compare_model(runtime: Runtime, record: dict[str, Any], outcome: Outcome) -
 def _compare_prompt(runtime: Runtime, record: dict[str, Any], outcome: Outcome) -> None:
     """Render the recorded messages and compare with the recorded prompt."""
     assert runtime.chat is not None, 'the runtime is ready'
-    goes_on = bool(record.get('continue_final_message', False))
-    request = ChatRequest(
-        messages=tuple(record['messages']),
-        tools=tuple(record.get('tools') or ()),
-        enable_thinking=bool(record.get('thinking', False)),
-        continue_final_message=goes_on,
-    )
+    request = _chat_request(record)
+    goes_on = request.continue_final_message
     rendered = list(runtime.chat.render_prompt(request, not goes_on).token_ids)
     if rendered != record['prompt_ids']:
         outcome.differences.append(
             _first_difference('prompt token', record['prompt_ids'], rendered)
         )
+
+
+def _chat_request(record: dict[str, Any]) -> ChatRequest:
+    """Return the request of a record that has messages; its sampling is the caller's to add."""
+    return ChatRequest(
+        messages=tuple(record['messages']),
+        tools=tuple(record.get('tools') or ()),
+        enable_thinking=bool(record.get('thinking', False)),
+        thinking_budget=record.get('thinking_budget'),
+        request_id=record['request_id'],
+        timeout_s=ANSWER_TIMEOUT_S,
+        front_end='cli',
+        choice=int(record.get('choice', 0)),
+        continue_final_message=bool(record.get('continue_final_message', False)),
+        tool_choice=record.get('tool_choice', 'auto'),
+        tool_names=tuple(record.get('tool_names') or ()),
+        parallel_tool_calls=bool(record.get('parallel_tool_calls', True)),
+        response_schema=record.get('response_schema'),
+    )
 
 
 def _first_difference(what: str, expected: Sequence[int], got: Sequence[int]) -> str:

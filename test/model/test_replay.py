@@ -38,6 +38,7 @@ def records():
     for text, tools, sampling in (
         ('Hello!', (), {}),
         ('drive two metres forward', (DRIVE,), {'temperature': 0.0}),
+        ('turn left', (DRIVE,), {'temperature': 1.5, 'seed': 3}),
         ('and back', (), {'seed': 5, 'logit_bias': [(110, 1.0)], 'repetition_penalty': 1.1}),
     ):
         chat.submit(
@@ -50,8 +51,16 @@ def records():
     stream.wait(30.0)
     stream.cancel()
     stream.result(30.0)
+    for request in (
+        ChatRequest(
+            ({'role': 'user', 'content': 'go'},), (DRIVE,), {'seed': 4, 'max_tokens': 40},
+            tool_choice='required', parallel_tool_calls=False,
+        ),
+        ChatRequest((), prompt='raw words', sampling={'seed': 8, 'max_tokens': 12}),
+    ):  # fmt: skip
+        chat.submit(request).result(60.0)
     runtime.stop()
-    assert len(made) == 4 and made[3]['finish_reason'] == 'cancelled'
+    assert len(made) == 7 and made[4]['finish_reason'] == 'cancelled'
     return made
 
 
@@ -69,7 +78,7 @@ def replay(tmp_path, capsys, records):
 def test_all_answers_come_out_the_same(tmp_path, capsys, records):
     code, report = replay(tmp_path, capsys, records)
     assert code == 0, report
-    assert report['records'] == 4 and report['different'] == report['skipped'] == 0
+    assert report['records'] == 7 and report['different'] == report['skipped'] == 0
     tokens = [outcome['num_tokens'] for outcome in report['outcomes']]
     assert tokens == [len(record['completion_ids']) for record in records]
     assert not any(outcome['notes'] for outcome in report['outcomes'])
@@ -81,7 +90,7 @@ def test_differences_are_named(tmp_path, capsys, records):
     prompt = {**records[1], 'messages': [{'role': 'user', 'content': 'other'}]}
     ids = {**records[1], 'completion_ids': [*records[1]['completion_ids'][:-1], 7]}
     weights = {**records[1], 'weights_hash': 'other'}
-    long = {**records[1], 'prompt_ids': [2] * 600, 'messages': []}
+    long = {**records[6], 'prompt_ids': [2] * 600}
     code, report = replay(tmp_path, capsys, [other, prompt, ids, weights, long])
     assert code == 1 and report['different'] == 4
     found = [outcome['differences'] for outcome in report['outcomes']]
