@@ -30,8 +30,8 @@ from gemma_thor_ros.srv import GetModelInfo, ListSessions, RenderPrompt
 
 
 def call(distance, name='drive', direction='forward', unit='m'):
-    return (f'<|tool_call>call:{name}{{distance:{distance},unit:<|"|>{unit}<|"|>,'
-            f'direction:<|"|>{direction}<|"|>}}<tool_call|>')
+    return (f'<|tool_call>call:{name}{{direction:<|"|>{direction}<|"|>,distance:{distance},'
+            f'unit:<|"|>{unit}<|"|>}}<tool_call|>')
 
 
 END = '<|tool_response>'
@@ -129,7 +129,8 @@ def test_calls_that_never_act(peer, start_robot):
         repaired + END, 'It was refused.<turn|>',
         call(1, name='fly') + END, 'There is no such tool.<turn|>',
         call(50) + END, 'Too far.<turn|>',
-        **{'tools.max_rounds': 2},
+        # Else the guide would let none of these calls come out.
+        **{'tools.max_rounds': 2, 'tools.constrain_calls': False},
     )
     events = peer.collect(ToolEvent, '/llm_node/tool_events', 100)
 
@@ -194,7 +195,8 @@ def test_bounds_dry_run_and_refusals(peer, start_robot):
             assert word in refused.error_msg
 
     # Without execute_tools a call is shown and nothing more.
-    plain = peer.run_goal('drive', tools=[Tool(name='drive')])[1]
+    any_arguments = Tool(name='drive', parameters_json='{"additionalProperties": true}')
+    plain = peer.run_goal('drive', tools=[any_arguments])[1]
     assert plain.finish_reason == 'tool_calls' and not plain.tool_verdicts
     assert json.loads(plain.tool_calls[0].arguments_json)['distance'] == 1
 
@@ -218,10 +220,10 @@ def filled(message, values):
     return message
 
 
-def test_the_examples_in_the_docs_work(peer, start_robot):
-    start_robot(call(0.1) + END, **{'tools.max_rounds': 1})
+def test_the_examples_in_the_docs_work(peer, start_robot, tmp_path):
+    start_robot(call(0.1) + END, **{'tools.max_rounds': 1, 'session.folder': str(tmp_path)})
     examples = EXAMPLE.findall(DOCS.read_text())
-    assert len(examples) >= 9
+    assert len(examples) >= 13
     for name, kind, type_name, text in examples:
         values = yaml.safe_load(text or '{}')
         short = name.removeprefix('/llm_node/')
