@@ -214,8 +214,9 @@ class Guides:
             content = self._grammars.answer(request.response_schema, request.response_schema_at)
         if calls is None and content is None:
             return None
-        return Contents(calls, content, must_call, not request.parallel_tool_calls, thinks,
-                        in_thought=prompt.channel_text is not None)
+        named = must_call and len(request.tool_names) == 1
+        return Contents(calls, content, must_call, named or not request.parallel_tool_calls,
+                        thinks, in_thought=prompt.channel_text is not None)
 
     def _holds_calls(self, request: ChatRequest) -> bool:
         """Whether calls are held to the declared tools."""

@@ -272,6 +272,9 @@ class Generation:
             messages=messages,
             request_id=f'{identity}.{answer.rounds}',
             continue_final_message=False,
+            # The call that was wanted has been made; wanted again, it would never end.
+            tool_choice='auto',
+            tool_names=() if request.tool_choice == 'required' else request.tool_names,
         )
 
     def _timeout_message(self) -> str:

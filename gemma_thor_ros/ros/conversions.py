@@ -18,6 +18,7 @@ import gemma_thor_ros.msg as msg
 import gemma_thor_ros.srv as srv
 from gemma_thor_ros.action import Chat as ChatAction
 from gemma_thor_ros.schema import ChatRequest, ErrorCode, Priority, RequestError
+from gemma_thor_ros.validate import TOOL_CHOICES
 
 MAX_REQUEST_ID = 64
 _NANO = 1_000_000_000
@@ -55,17 +56,23 @@ def chat_request_from_ros(goal: Any) -> ChatRequest:
             'request_id',
         )
     sampling, stop = sampling_from_ros(goal.sampling)
-    _refuse_unsupported(goal)
+    choice, names = tool_choice_from_ros(goal.tool_choice)
     tools = tuple(tool_from_ros(tool, f'tools[{i}]') for i, tool in enumerate(goal.tools))
     return ChatRequest(
         messages=tuple(
             message_from_ros(message, f'messages[{i}]') for i, message in enumerate(goal.messages)
         ),
         # A model that is shown no tools calls none.
-        tools=() if goal.tool_choice == 'none' else tools,
+        tools=() if choice == 'none' else tools,
+        tool_choice=choice,
+        tool_names=names,
+        parallel_tool_calls=goal.parallel_tool_calls,
+        response_schema=schema_from_ros(goal.response_schema_json, 'response_schema_json'),
+        response_schema_at='response_schema_json',
         sampling=sampling,
         stop=stop,
         enable_thinking=thinking_from_ros(goal.thinking),
+        thinking_budget=None if goal.thinking_budget < 0 else goal.thinking_budget,
         session_id=goal.session_id,
         request_id=goal.request_id,
         priority=priority_from_ros(goal.priority),
@@ -83,8 +90,14 @@ def chat_request_to_ros(request: ChatRequest, goal: Any) -> Any:
     goal.session_id = request.session_id
     goal.messages = [message_to_ros(message) for message in request.messages]
     goal.tools = [tool_to_ros(tool) for tool in request.tools]
+    goal.tool_choice = tool_choice_to_ros(request.tool_choice, request.tool_names)
+    goal.parallel_tool_calls = request.parallel_tool_calls
+    if request.response_schema is not None:
+        goal.response_schema_json = json_text(request.response_schema)
     goal.sampling = sampling_to_ros(request.sampling, request.stop)
     goal.thinking = thinking_to_ros(request.enable_thinking)
+    if request.thinking_budget is not None:
+        goal.thinking_budget = request.thinking_budget
     goal.priority = _PRIORITY_DEFAULT if request.priority is None else int(request.priority)
     goal.deadline = duration_to_ros(request.deadline_s)
     goal.timeout = duration_to_ros(request.timeout_s)
@@ -188,6 +201,27 @@ def sampling_to_ros(given: dict[str, Any], stop: Sequence[str] = ()) -> msg.Samp
     params.logit_bias = [float(bias) for _, bias in pairs]
     params.stop_token_ids = list(given.get('stop_ids') or ())
     return params
+
+
+def tool_choice_from_ros(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return (tool_choice, tool_names): one of the words, or the name of a tool that is called."""
+    if text in ('', *TOOL_CHOICES):
+        return text or 'auto', ()
+    return 'required', (text,)
+
+
+def tool_choice_to_ros(choice: str, names: Sequence[str]) -> str:
+    """Return the text of a choice; ROS has no word for several tools."""
+    if not names:
+        return choice
+    if len(names) > 1 or choice != 'required':
+        raise _invalid('tool_names may hold one name, with tool_choice required', 'tool_choice')
+    return names[0]
+
+
+def schema_from_ros(text: str, where: str) -> Any:
+    """Return a JSON schema; None where the field is empty."""
+    return json_from_ros(text, where) if text.strip() else None
 
 
 def thinking_from_ros(value: int) -> bool | None:
@@ -306,33 +340,6 @@ def _ros_call(call: dict[str, Any]) -> msg.ToolCall:
         arguments_json=ros_text(text),
         repaired=bool(call.get('repaired', False)),
     )
-
-
-def _refuse_unsupported(goal: Any) -> None:
-    if goal.tool_choice not in ('auto', 'none', ''):
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            f'tool_choice is {goal.tool_choice!r}, this build supports auto and none',
-            'tool_choice',
-        )
-    if not goal.parallel_tool_calls and goal.tools:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            'parallel_tool_calls is false, this build supports true',
-            'parallel_tool_calls',
-        )
-    if goal.response_schema_json:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            'response_schema_json is set, this build answers in free text',
-            'response_schema_json',
-        )
-    if goal.thinking_budget >= 0:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            f'thinking_budget is {goal.thinking_budget}, this build supports -1 (no limit)',
-            'thinking_budget',
-        )
 
 
 def _no_constant(name: str) -> Any:

@@ -17,7 +17,7 @@ ANY_OBJECT = {'type': 'object'}
 
 
 def calls_of(choice: str | Mapping[str, Any] | None, parallel: bool | None) -> dict[str, Any]:
-    """Return which tools are to be called; a named one is called once.
+    """Return which tools are to be called.
 
     Raises:
         RequestError: no such choice.
@@ -29,11 +29,8 @@ def calls_of(choice: str | Mapping[str, Any] | None, parallel: bool | None) -> d
         return {**fields, 'tool_choice': choice}
     kind = choice.get('type')
     if kind == 'function':
-        return {
-            'tool_choice': 'required',
-            'tool_names': (_name(choice, 'tool_choice'),),
-            'parallel_tool_calls': False,
-        }
+        name = _name(choice, 'tool_choice')
+        return {**fields, 'tool_choice': 'required', 'tool_names': (name,)}
     if kind == 'allowed_tools':
         inner = choice.get('allowed_tools', choice)  # /v1/responses has it one level up
         tools = inner.get('tools') if isinstance(inner, Mapping) else None

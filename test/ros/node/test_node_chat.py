@@ -242,7 +242,10 @@ def assistant_call(arguments):
         ({'messages': assistant_call('{"a":')}, 'INVALID_REQUEST',
          ['messages[1].tool_calls[0].arguments_json is not JSON']),
         ({'request_id': 'x' * 65}, 'INVALID_REQUEST', ['65', '64']),
-        ({'tool_choice': 'required'}, 'UNSUPPORTED', ['required']),
+        ({'tool_choice': 'required'}, 'INVALID_REQUEST', ['required', 'no tools']),
+        ({'tool_choice': 'fly', 'tools': [Tool(name='d')]}, 'INVALID_REQUEST', ["'fly'", 'd']),
+        ({'response_schema_json': '{"type": "array", "uniqueItems": true}'}, 'UNSUPPORTED',
+         ['response_schema_json', '/uniqueItems']),
         ({'execute_tools': True}, 'INVALID_REQUEST', ['tools.policy_file']),
     ],
 )

@@ -26,8 +26,8 @@ from gemma_thor_ros.srv import Confirm, ReleaseStop
 
 
 def call(distance):
-    return (f'<|tool_call>call:drive{{distance:{distance},unit:<|"|>m<|"|>,'
-            'direction:<|"|>forward<|"|>}<tool_call|>')
+    return (f'<|tool_call>call:drive{{direction:<|"|>forward<|"|>,distance:{distance},'
+            'unit:<|"|>m<|"|>}<tool_call|>')
 
 
 SCRIPT = [

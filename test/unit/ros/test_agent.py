@@ -198,6 +198,15 @@ def test_rounds_are_bounded():
     assert answer.result.finish_reason is FinishReason.TOOL_CALLS
 
 
+def test_a_wanted_call_is_wanted_in_the_first_round_alone():
+    bench = Bench(round_of('', calls('drive')), round_of('done'))
+    bench.go(tool_choice='required', tool_names=('drive',), parallel_tool_calls=False)
+    assert [(r.tool_choice, r.tool_names) for r in bench.asked] == [
+        ('required', ('drive',)), ('auto', ()),
+    ]  # fmt: skip
+    assert [r.parallel_tool_calls for r in bench.asked] == [False, False]
+
+
 def test_dry_run_is_handed_on():
     bench = Bench(round_of('', calls('drive')), round_of('Done.'))
     bench.go(dry_run=True)

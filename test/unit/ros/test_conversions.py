@@ -133,10 +133,15 @@ def test_thinking_round_trip(value):
     timeout=SECONDS,
     choice=st.integers(0, 2**32 - 1),
     continued=st.booleans(),
+    wanted=st.sampled_from([('auto', ()), ('required', ()), ('required', ('drive',))]),
+    parallel=st.booleans(),
+    schema=st.none() | JSON_OBJECT,
+    budget=st.none() | st.integers(0, 2**31 - 1),
 )
 def test_chat_request_round_trip(
-    kind, messages, tools, sampling, stop, thinking, priority, deadline, timeout, choice, continued
-):
+    kind, messages, tools, sampling, stop, thinking, priority, deadline, timeout, choice,
+    continued, wanted, parallel, schema, budget,
+):  # fmt: skip
     request = ChatRequest(
         messages=tuple(messages),
         tools=tuple(tools),
@@ -151,6 +156,12 @@ def test_chat_request_round_trip(
         front_end='ros',
         choice=choice,
         continue_final_message=continued,
+        tool_choice=wanted[0],
+        tool_names=wanted[1],
+        parallel_tool_calls=parallel,
+        response_schema=schema,
+        response_schema_at='response_schema_json',
+        thinking_budget=budget,
     )
     assert c.chat_request_from_ros(c.chat_request_to_ros(request, kind())) == request
 
@@ -181,6 +192,19 @@ def test_nan_goes_on_to_be_refused_with_the_limits():
 def test_tool_choice_none_shows_no_tools():
     goal = action.Chat.Goal(tools=[msg.Tool(name='drive')], tool_choice='none')
     assert c.chat_request_from_ros(goal).tools == ()
+
+
+@pytest.mark.parametrize(('text', 'wanted'), [
+    ('', ('auto', ())), ('auto', ('auto', ())), ('none', ('none', ())),
+    ('required', ('required', ())), ('drive', ('required', ('drive',)))])  # fmt: skip
+def test_tool_choice_is_a_word_or_the_name_of_a_tool(text, wanted):
+    assert c.tool_choice_from_ros(text) == wanted
+
+
+def test_ros_has_no_word_for_several_tools():
+    for choice, names in (('required', ('a', 'b')), ('auto', ('a',))):
+        with pytest.raises(RequestError):
+            c.tool_choice_to_ros(choice, names)
 
 
 def test_content_parts_are_joined():
@@ -239,13 +263,10 @@ def _assistant(arguments):
             'UNSUPPORTED',
             ['num_draft_tokens is 4'],
         ),
-        (_goal(tool_choice='required'), 'UNSUPPORTED', ["'required'", 'auto and none']),
-        (_goal(response_schema_json='{}'), 'UNSUPPORTED', ['response_schema_json']),
-        (_goal(thinking_budget=5), 'UNSUPPORTED', ['thinking_budget is 5']),
         (
-            _goal(parallel_tool_calls=False, tools=[msg.Tool(name='d')]),
-            'UNSUPPORTED',
-            ['parallel_tool_calls'],
+            _goal(response_schema_json='{"type":'),
+            'INVALID_REQUEST',
+            ['response_schema_json is not JSON'],
         ),
         (
             action.Chat.Goal(messages=[msg.ChatMessage(role='user', images=[Image()])]),
