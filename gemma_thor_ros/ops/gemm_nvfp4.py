@@ -71,7 +71,8 @@ def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool,
         'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps,
         'WARP_TILES': tiles, 'BLOCKS': blocks, 'ROW_TILES': blocks, 'GEGLU': int(interleaved),
         'MIN_BLOCKS': 1 if blocks == 2 else max(1, 65536 // (_REGISTERS * warps * 32)),
-        'PREFETCH': min(tiles, _MAX_PREFETCH if tiles <= 8 else 3), 'E2M1_HARDWARE': int(hardware), **override}
+        'PREFETCH': min(tiles, _MAX_PREFETCH if tiles <= 8 else 3),
+        'E2M1_HARDWARE': int(hardware), **override}
     return KernelSpec.of('gemm_nvfp4', **constants)
 
 
