@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from gemma_thor_ros.ros.answers import arguments_json
 from gemma_thor_ros.ros.checks import TurnContext
+from gemma_thor_ros.ros.provenance import NOTHING_READ, reads_of
 from gemma_thor_ros.ros.running import Cancellable, Running
 from gemma_thor_ros.ros.token_topic import ChunkWriter
 from gemma_thor_ros.ros.verdict import CallEvent, Verdict
@@ -144,6 +145,7 @@ class Generation:
         self._queue = queue
         self._started = time.monotonic()
         self._logprobs: list[TokenLogprob] = []
+        self._reads = NOTHING_READ
 
     def run(self, request: ChatRequest, acting: Acting | None = None) -> Answer:
         """Generate, act on the calls and go on until the model answers without one.
@@ -155,6 +157,7 @@ class Generation:
         if acting is None:
             return self._rounds(request, None)
         request = dataclasses.replace(request, tools=tuple(acting.bridge.tools()))
+        self._reads = reads_of(request.messages, bool(request.session_id))
         # While a tool runs nothing else looks at the clock.
         watchdog = threading.Timer(
             self._timeout_s, self._running.cancel, (self._timeout_message(), ErrorCode.TIMEOUT)
@@ -233,7 +236,12 @@ class Generation:
         result = answer.result
         if not result.tool_calls:
             return False
-        turn = TurnContext(result.finish_reason, request.session_id, request.front_end)
+        turn = TurnContext(
+            result.finish_reason,
+            request.session_id,
+            request.front_end,
+            self._reads.after(answer.verdicts),
+        )
         round_index = answer.rounds - 1
 
         def on_event(event: CallEvent) -> None:

@@ -38,6 +38,7 @@ from gemma_thor_ros.ros.policy_types import (
     Argument,
     Policy,
     PosePolicy,
+    Precondition,
     ResultField,
     Scalar,
     ToolPolicy,
@@ -91,8 +92,7 @@ class BoundTool:
 
     def result_values(self, result: Any) -> dict[str, Any]:
         """Return what the model is told of a result message, by name, cut and rounded."""
-        return {item.name: _told_value(get_field(result, item.field), item)
-                for item in self.tool.result}
+        return {item.name: _read_value(result, item) for item in self.tool.result}
 
     def reason(self, result: Any) -> str:
         """Return the result's own words on why it failed, or ''."""
@@ -105,7 +105,27 @@ def bind_policy(policy: Policy) -> dict[str, BoundTool]:
     Raises:
         ConfigError: 'file:line: message' for the first fault.
     """
+    for name, condition in policy.preconditions.items():
+        try:
+            _check_precondition(condition)
+        except InterfaceError as error:
+            policy.source.fail(('preconditions', name, 'field'), str(error))
     return {name: _bind_tool(policy, tool) for name, tool in policy.tools.items()}
+
+
+def _check_precondition(condition: Precondition) -> None:
+    message = load_type(condition.type)
+    if condition.stamp:
+        field_type(message, 'header.stamp.sec')
+    if not condition.field:
+        return
+    found = leaf_type(find_slot(message, condition.field)[1])
+    if found is None:
+        raise InterfaceError(f'{condition.field} is no plain value')
+    if condition.equals is None and found.kind not in ('number', 'integer'):
+        raise InterfaceError(f'{condition.field} is {found.name}, so it has no min and max')
+    if condition.equals is not None:
+        fit(condition.equals, found, condition.field)
 
 
 def _bind_tool(policy: Policy, tool: ToolPolicy) -> BoundTool:
@@ -230,6 +250,13 @@ def _reason_field(result: Any, wanted: str) -> str:
     if field_type(result, name).kind != 'string':
         raise InterfaceError(f'the reason {name} of {result.__name__} is no string')
     return name
+
+
+def _read_value(result: Any, item: ResultField) -> Any:
+    try:
+        return _told_value(get_field(result, item.field), item)
+    except InterfaceError:
+        return None                      # an element that this result does not have
 
 
 def _told_value(value: Any, item: ResultField) -> Any:

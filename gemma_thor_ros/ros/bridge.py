@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rclpy.callback_groups import CallbackGroup
+from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 
 from gemma_thor_ros.ros.binding import bind_policy
@@ -25,9 +25,12 @@ from gemma_thor_ros.ros.guarded import POLL_S, GuardedCalls
 from gemma_thor_ros.ros.interfaces import MAX_TEXT
 from gemma_thor_ros.ros.places import Places
 from gemma_thor_ros.ros.policy_types import Policy
+from gemma_thor_ros.ros.preconditions import Preconditions
+from gemma_thor_ros.ros.rates import RateLimits
 from gemma_thor_ros.ros.targets import forbidden_target
 from gemma_thor_ros.ros.tf_frames import TfFrames, make_frame_source
 from gemma_thor_ros.ros.tool_run import CancelFlag, ToolRun
+from gemma_thor_ros.ros.topic_watch import TopicWatch
 from gemma_thor_ros.ros.verdict import CallEvent, CallRefusedError, Outcome, Step, Verdict, cut
 from gemma_thor_ros.schema import ToolCall
 
@@ -70,6 +73,9 @@ class ToolBridge:
             self.guard.watch_target(target)
         self._frames = frames or make_frame_source(node, policy)
         self._places = Places(policy, self._frames)
+        self._topics = TopicWatch(node, callback_group or MutuallyExclusiveCallbackGroup())
+        self._preconditions = Preconditions(node, policy, self._topics)
+        self._rates = RateLimits()
         self._own_confirmations = confirmations is None
         self._confirmations = confirmations or Confirmations(node, callback_group)
         self._approvals = Approvals(approval_ttl_s)
@@ -94,6 +100,7 @@ class ToolBridge:
     def close(self) -> None:
         """Destroy what was made on the node; cancel the calls first, or they end as lost."""
         self.guard.close()
+        self._topics.close()
         if self._own_confirmations:
             self._confirmations.close()
         if isinstance(self._frames, TfFrames):
@@ -155,18 +162,24 @@ class ToolBridge:
         """Return the goal of a checked call, when it may be sent as far as the goal tells."""
         bound = self._bound[checked.tool.name]
         goal = bound.make_goal(checked.fields)
+        self._preconditions.check(bound.tool)
         self._places.check(bound, goal)
+        self._rates.check(bound.tool)
         return goal
 
     def _confirmation_reason(self, checked: CheckedCall, turn: TurnContext) -> str:
         """Return why a person has to be asked, or ''."""
         tool = checked.tool
-        if tool.confirm == 'never':
-            return ''
-        if tool.confirm == 'once_per_session' and self._approvals.holds(
-                turn.session_id, tool.name):
-            return ''
-        return f'the policy wants it for {tool.name} ({tool.confirm.replace("_", " ")})'
+        reasons = []
+        approved = tool.confirm == 'once_per_session' and self._approvals.holds(
+            turn.session_id, tool.name)
+        if tool.confirm != 'never' and not approved:
+            reasons.append(f'the policy wants it for {tool.name} '
+                           f'({tool.confirm.replace("_", " ")})')
+        read = turn.reads.untrusted(tool.trusts)
+        if tool.motion and read and tool.after_reading == 'confirm':
+            reasons.append(f"the model has read {read} since the user's last words")
+        return '; '.join(reasons)
 
     def _confirm(self, run: ToolRun, checked: CheckedCall, turn: TurnContext, why: str) -> None:
         """Ask a person; refuse unless the answer is yes."""
@@ -199,6 +212,7 @@ class ToolBridge:
         bound = self._bound[run.call.name]
         goal = self._check_goal(check_call(self.policy, run.call, turn))
         self._check_now(run)
+        self._rates.take(bound.tool)
         return self._guarded.send(run, bound, goal)
 
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from gemma_thor_ros.ros import units
 from gemma_thor_ros.ros.policy_types import Argument, Policy, Scalar, ToolPolicy, Value
+from gemma_thor_ros.ros.provenance import NOTHING_READ, Reads
 from gemma_thor_ros.ros.verdict import CallRefusedError, Outcome
 from gemma_thor_ros.schema import FinishReason, ToolCall
 
@@ -25,7 +26,8 @@ from gemma_thor_ros.schema import FinishReason, ToolCall
 class TurnContext:
     """The model's turn that the calls stand in; one object for all calls of a turn.
 
-    `session_id` and `front_end` are those of the request.
+    `session_id` and `front_end` are those of the request; `reads` is what the model has read since
+    the user's last words.
 
     Only a turn that the model itself ended after its calls (finish_reason TOOL_CALLS) may act; one
     that was cut by length, stop string, cancel or error acts on none of them.
@@ -34,6 +36,7 @@ class TurnContext:
     finish_reason: FinishReason
     session_id: str = ''
     front_end: str = 'ros'
+    reads: Reads = NOTHING_READ
     _seen: set[str] = field(default_factory=set, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -77,7 +80,18 @@ def check_call(policy: Policy, call: ToolCall, turn: TurnContext) -> CheckedCall
             Outcome.REFUSED_UNKNOWN_TOOL,
             f'there is no tool {call.name[:64]!r}; the tools are {", ".join(policy.tools)}')
     check_turn(call, turn)
+    check_reads(tool, turn)
     return CheckedCall(call, tool, goal_fields(tool, call.arguments))
+
+
+def check_reads(tool: ToolPolicy, turn: TurnContext) -> None:
+    """Refuse a motion after untrusted text, where the policy wants that."""
+    read = turn.reads.untrusted(tool.trusts) if tool.motion else ''
+    if read and tool.after_reading == 'refuse':
+        raise CallRefusedError(
+            Outcome.REFUSED_PROVENANCE,
+            f'{tool.name} moves the robot, which is not done after reading {read}: the user has '
+            'to ask for it')
 
 
 def check_duplicate(checked: CheckedCall, turn: TurnContext) -> None:

@@ -28,6 +28,7 @@ Scalar = str | int | float | bool
 _INTEGERS: dict[str, tuple[int, int]] = {
     f'{sign}int{bits}': ((0, 2**bits - 1) if sign else (-2**(bits - 1), 2**(bits - 1) - 1))
     for bits in (8, 16, 32, 64) for sign in ('', 'u')}
+_IDL_NAMES = {'double': 'float64', 'float': 'float32', 'boolean': 'bool', 'octet': 'byte'}
 _TYPE_NAME = re.compile(r'([a-z][a-z0-9_]*)/(msg|srv|action)/([A-Z][A-Za-z0-9]*)')
 
 
@@ -77,7 +78,10 @@ def slot_types(message_class: Any) -> dict[str, Any]:
 
 
 def find_slot(message_class: Any, path: str) -> tuple[Any, Any]:
-    """Return (class that holds the last field of a dotted path, that field's parsed type)."""
+    """Return (class that holds the last field of a dotted path, that field's parsed type).
+
+    A part of the path may be an element of an array, as in covariance[0].
+    """
     *parents, last = path.split('.')
     for name in parents:
         slot = _slot(message_class, name, path)
@@ -179,9 +183,18 @@ def find_messages(message_class: Any, type_name: str, path: str = '') -> list[st
 
 
 def get_field(message: Any, path: str) -> Any:
-    """Return the field of a dotted path."""
-    for name in path.split('.'):
+    """Return the field of a dotted path, whose parts may be elements of arrays.
+
+    Raises:
+        InterfaceError: an array has no such element.
+    """
+    for part in path.split('.'):
+        name, index = _part(part)
         message = getattr(message, name)
+        if index is not None:
+            if index >= len(message):
+                raise InterfaceError(f'{path}: there are {len(message)} elements')
+            message = message[index]
     return message
 
 
@@ -197,12 +210,26 @@ def message_text(message: Any, limit: int = MAX_TEXT) -> str:
     return cut(', '.join(parts), limit)
 
 
-def _slot(message_class: Any, name: str, path: str) -> Any:
+def _part(part: str) -> tuple[str, int | None]:
+    """Return the name and the index of one part of a path."""
+    name, bracket, index = part.partition('[')
+    return name, int(index.rstrip(']')) if bracket else None
+
+
+def _slot(message_class: Any, part: str, path: str) -> Any:
+    name, index = _part(part)
     slots = slot_types(message_class)
     if name not in slots:
         raise InterfaceError(f'field {path}: {_class_name(message_class)} has no field {name}; '
                              f'its fields are {", ".join(slots) or "none"}')
-    return slots[name]
+    slot = slots[name]
+    if index is None:
+        return slot
+    if not isinstance(slot, idl.AbstractNestedType):
+        raise InterfaceError(f'field {path}: {name} is {slot_name(slot)}, no array')
+    if isinstance(slot, idl.Array) and index >= slot.size:
+        raise InterfaceError(f'field {path}: {name} has {slot.size} elements')
+    return slot.value_type
 
 
 def leaf_type(slot: Any) -> FieldType | None:
@@ -233,7 +260,8 @@ def slot_name(slot: Any) -> str:
         return f'string<={slot.maximum_size}'
     if isinstance(slot, idl.AbstractString):
         return 'string'
-    return str(getattr(slot, 'typename', slot))
+    name = str(getattr(slot, 'typename', slot))
+    return _IDL_NAMES.get(name, name)
 
 
 def _array_type(slot: Any) -> FieldType | None:

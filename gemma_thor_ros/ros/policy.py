@@ -20,6 +20,7 @@ from gemma_thor_ros.ros.policy_file import (
     read_policy_file,
 )
 from gemma_thor_ros.ros.policy_places import check_place, read_areas, read_frames, read_pose
+from gemma_thor_ros.ros.policy_rules import check_rules, read_preconditions, read_rate
 from gemma_thor_ros.ros.policy_types import (
     DEFAULT_CONFIRM_TIMEOUT_S,
     DEFAULT_RESULT_DIGITS,
@@ -50,10 +51,11 @@ def parse_policy(text: str, name: str = 'policy') -> Policy:
 
 def _policy(source: PolicyFile) -> Policy:
     tools = {name: _tool(source, name, data) for name, data in source.data['tools'].items()}
-    areas = read_areas(source)
+    areas, preconditions = read_areas(source), read_preconditions(source)
     for name, tool in tools.items():
         check_place(source, ('tools', name), tool, areas)
-    return Policy(source, tools, read_frames(source), areas)
+        check_rules(source, ('tools', name), tool, set(tools), preconditions)
+    return Policy(source, tools, read_frames(source), areas, preconditions)
 
 
 def _tool(source: PolicyFile, name: str, data: dict[str, Any]) -> ToolPolicy:
@@ -72,7 +74,8 @@ def _tool(source: PolicyFile, name: str, data: dict[str, Any]) -> ToolPolicy:
         float(data.get('server_timeout_s', DEFAULT_SERVER_TIMEOUT_S)), result,
         data.get('reason', ''), data.get('confirm', 'never'),
         float(data.get('confirm_timeout_s', DEFAULT_CONFIRM_TIMEOUT_S)), read_pose(data),
-        data.get('area', ''))
+        data.get('area', ''), tuple(data.get('requires', ())), read_rate(data),
+        data.get('after_reading', 'confirm'), tuple(data.get('trusts', ())))
     for item in result:
         if item.name in RESERVED_RESULT_NAMES:
             source.fail((*path, 'result', item.name), f'the result name {item.name!r} is reserved')

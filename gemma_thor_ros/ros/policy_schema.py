@@ -14,6 +14,7 @@ from gemma_thor_ros.ros.units import UNITS
 CONVERSIONS = ('yaw_to_quaternion',)
 MAX_ITEMS = 1000                 # elements of an array argument or constant
 FRAME_SOURCES = ('auto', 'tf', 'static')
+AFTER_READING = ('confirm', 'refuse', 'allow')
 CONFIRM = ('never', 'once_per_session', 'always')
 
 _NAME = r'^[A-Za-z_][A-Za-z0-9_.-]{0,63}$'
@@ -37,7 +38,12 @@ _TEXT = {'type': 'string', 'minLength': 1, 'maxLength': 2000}
 _SECONDS = {'type': 'number', 'exclusiveMinimum': 0, 'maximum': 86400}
 
 _PATH = {'type': 'string', 'pattern': _FIELD_PATH}
+# The same with elements of arrays, such as covariance[0] or cells[2].voltage.
+_VALUE_PATH = {'type': 'string', 'pattern': (
+    r'^[a-z][a-z0-9_]*(\[[0-9]{1,4}\])?(\.[a-z][a-z0-9_]*(\[[0-9]{1,4}\])?)*$')}
+_NAMES = {'type': 'array', 'items': {'type': 'string'}, 'uniqueItems': True}
 _FRAME = {'type': 'string', 'pattern': r'^[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}$'}
+_ROS_NAME = {'type': 'string', 'pattern': r'^[~/A-Za-z_][A-Za-z0-9_/]*$'}
 _SHAPES = {'type': 'array', 'minItems': 1, 'items': _mapping({
     'box': {'type': 'array', 'items': {'type': 'number'}, 'minItems': 4, 'maxItems': 4},
     'polygon': {'type': 'array', 'minItems': 3, 'items': {
@@ -66,7 +72,7 @@ ARGUMENT_SCHEMA = _mapping({
 }, required=('type',))
 
 RESULT_SCHEMA = _mapping({
-    'field': {'type': 'string', 'pattern': _FIELD_PATH},
+    'field': _VALUE_PATH,
     'unit': {'enum': list(UNITS)},
     'round': {'type': 'integer', 'minimum': 0, 'maximum': 15},
     'max_length': {'type': 'integer', 'minimum': 1, 'maximum': 100000},
@@ -76,7 +82,7 @@ TOOL_SCHEMA = _mapping({
     'description': _TEXT,
     'motion': {'type': 'boolean'},
     'action': _mapping({
-        'name': {'type': 'string', 'pattern': r'^[~/A-Za-z_][A-Za-z0-9_/]*$'},
+        'name': _ROS_NAME,
         'type': {'type': 'string', 'pattern': r'^[a-z][a-z0-9_]*/action/[A-Z][A-Za-z0-9]*$'},
     }, required=('name', 'type')),
     'args': _named(_IDENTIFIER, ARGUMENT_SCHEMA),
@@ -87,6 +93,12 @@ TOOL_SCHEMA = _mapping({
     'pose': {'anyOf': [_PATH, _mapping({
         'frame': _FRAME, 'frame_field': _PATH, 'x': _PATH, 'y': _PATH, 'z': _PATH})]},
     'area': {'type': 'string'},
+    'requires': _NAMES,
+    'rate': _mapping({
+        'calls': {'type': 'integer', 'minimum': 1, 'maximum': 1000}, 'period_s': _SECONDS,
+    }, required=('calls', 'period_s')),
+    'after_reading': {'enum': list(AFTER_READING)},
+    'trusts': _NAMES,
     'confirm_timeout_s': _SECONDS,
     'result': _named(_IDENTIFIER, RESULT_SCHEMA),
     'reason': {'type': 'string', 'pattern': _FIELD_PATH},
@@ -104,10 +116,24 @@ FRAMES_SCHEMA = _mapping({
 AREA_SCHEMA = _mapping({'frame': _FRAME, 'inside': _SHAPES, 'outside': _SHAPES},
                        required=('frame', 'inside'))
 
+PRECONDITION_SCHEMA = _mapping({
+    'topic': _ROS_NAME,
+    'type': {'type': 'string', 'pattern': r'^[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*$'},
+    'field': _VALUE_PATH,
+    'min': {'type': 'number'},
+    'max': {'type': 'number'},
+    'equals': _SCALAR,
+    'max_age_s': _SECONDS,
+    'stamp': {'type': 'boolean'},
+    'latched': {'type': 'boolean'},
+    'otherwise': _TEXT,
+}, required=('topic', 'type'))
+
 POLICY_SCHEMA = _mapping({
     'version': {'const': 1},
     'frames': FRAMES_SCHEMA,
     'areas': _named(_IDENTIFIER, AREA_SCHEMA),
+    'preconditions': _named(_IDENTIFIER, PRECONDITION_SCHEMA),
     'tools': {'type': 'object', 'minProperties': 1, 'patternProperties': {_NAME: TOOL_SCHEMA},
               'additionalProperties': False},
 }, required=('version', 'tools'))

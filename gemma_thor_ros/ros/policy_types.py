@@ -135,6 +135,34 @@ class Frames:
 
 
 @dataclass(frozen=True)
+class Precondition:
+    """What must be true of a topic: a field's value, if there is a field, and its age in seconds.
+
+    `stamp` holds the message's own stamp against the age too; `latched` topics may have no age.
+    """
+
+    name: str
+    topic: str                       # as in the file
+    type: str
+    field: str = ''
+    minimum: float | None = None
+    maximum: float | None = None
+    equals: Scalar | None = None
+    max_age_s: float = 0.0           # 0 = any
+    stamp: bool = False
+    latched: bool = False
+    otherwise: str = ''              # begins the reason when it does not hold
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """At most `calls` in any `period_s` seconds."""
+
+    calls: int
+    period_s: float
+
+
+@dataclass(frozen=True)
 class ToolPolicy:
     """One tool and what it stands for. Times in seconds."""
 
@@ -152,6 +180,10 @@ class ToolPolicy:
     confirm_timeout_s: float = DEFAULT_CONFIRM_TIMEOUT_S
     pose: PosePolicy | None = None
     area: str = ''
+    requires: tuple[str, ...] = ()   # preconditions
+    rate: RateLimit | None = None
+    after_reading: str = 'confirm'   # a motion after untrusted text: confirm, refuse, allow
+    trusts: tuple[str, ...] = ()     # tools whose results are no untrusted text
 
     def argument(self, name: str) -> Argument | None:
         """Return the argument of that name, or None."""
@@ -176,6 +208,7 @@ class Policy:
     tools: dict[str, ToolPolicy]
     frames: Frames = Frames()
     areas: dict[str, Area] = dataclasses.field(default_factory=dict)
+    preconditions: dict[str, Precondition] = dataclasses.field(default_factory=dict)
 
     def openai_tools(self) -> list[dict[str, Any]]:
         """Return the tools that are shown to the model, in the order of the file."""

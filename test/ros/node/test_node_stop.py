@@ -30,6 +30,8 @@ def call(distance):
             'unit:<|"|>m<|"|>}<tool_call|>')
 
 
+TURN = ('<|tool_call>call:turn{angle:10,direction:<|"|>left<|"|>,unit:<|"|>deg<|"|>}'
+        '<tool_call|><|tool_response>')
 SCRIPT = [
     call(0.1) + '<|tool_response>',
     'word ' * 400 + '<turn|>',
@@ -38,6 +40,9 @@ SCRIPT = [
     call(0.3) + '<|tool_response>',
     call(0.2) + '<|tool_response>',
     'I did it.<turn|>',
+    call(0.1) + '<|tool_response>',
+    TURN,
+    'Nobody let me turn.<turn|>',
 ]
 
 LATCHED = QoSProfile(depth=64, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -101,7 +106,11 @@ def robot(module_peer, module_processes, start_module_node, tmp_path_factory):
     demo = (folder('config') / 'tools' / 'demo.yaml').read_text()
     drive = 'action: {name: demo_robot/drive, type: gemma_thor_ros/action/Drive}\n'
     assert demo.count(drive) == 1
-    policy.write_text(demo.replace(drive, f'{drive}    confirm: once_per_session\n'))
+    text = demo.replace(drive, f'{drive}    confirm: once_per_session\n')
+    head, tail = text.split('  turn:\n')
+    trusts = '    trusts: [drive, turn, dock, say]\n'
+    assert trusts in head and trusts in tail
+    policy.write_text(f'{head}  turn:\n{tail.replace(trusts, "", 1)}')  # turn trusts nothing
     return Robot(module_peer, module_processes, start_module_node, policy)
 
 
@@ -173,3 +182,20 @@ def test_a_person_is_asked_once_per_session(robot):
     steps = [event.event for event in robot.events if event.call_id == first]
     assert steps.index(ToolEvent.CONFIRMATION_REQUESTED) < steps.index(ToolEvent.CONFIRMED)
     assert steps.index(ToolEvent.CONFIRMED) < steps.index(ToolEvent.SENT)
+
+
+def test_a_motion_after_a_result_that_it_does_not_trust_asks_a_person(robot):
+    """Drive again after a drive is trusted, as in the demo policy; a turn is not, here."""
+    questions = len(robot.questions)
+    handle = robot.peer.send_goal('drive, then turn', session_id='one', execute_tools=True)
+    answer = handle.get_result_async()
+    robot.peer.until(lambda: len(robot.questions) > questions, 10.0)
+    question = robot.questions[-1]
+    assert question.tool_name == 'turn'
+    assert question.reason == "the model has read results of drive since the user's last words"
+    robot.peer.wait(robot.confirm.call_async(Confirm.Request(
+        confirmation_id=question.confirmation_id, operator_name='Ann', reason='no room')))
+    result = robot.peer.wait(answer).result
+    assert [v.status for v in result.tool_verdicts] == ['succeeded', 'denied']
+    assert result.tool_verdicts[1].outcome == ToolVerdict.OUTCOME_DENIED
+    assert result.text == 'Nobody let me turn.'
