@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 # Name of the import -> name at the registry, where they differ.
 IMPORT_NAMES = {'yaml': 'pyyaml', 'prometheus_client': 'prometheus-client'}
 ROS_ENDINGS = ('_msgs', '_srvs', '_interfaces', 'rosidl_parser')
-OPTIONAL = {'cupy', 'tf2_ros'}
+OPTIONAL = {'cupy', 'ros2cli', 'tf2_ros'}
 # Loaded by rclpy itself, or used by our interfaces.
 NEVER_IMPORTED = {'ros-rmw-fastrtps-cpp', 'ros-rcl-logging-spdlog', 'ros-lifecycle-msgs',
                   'ros-sensor-msgs'}
