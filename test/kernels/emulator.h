@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs the kernels' own source on a CPU, compiled as C++: one block after the other, each thread a
-// fibre that runs until a barrier or a warp instruction stops it. Shared memory is filled with NaN
-// patterns before every block. What common.cuh writes in PTX is written here in C++. Says nothing
-// about speed, races or the memory model; the matrix instruction adds in double precision.
+// fibre that runs until a barrier or a warp instruction stops it. A warp runs as far as it gets
+// before the next one does; every second block runs its warps in descending order, and every
+// second launch its blocks: so a missing barrier shows. Shared memory is filled with NaN patterns before every block. What common.cuh writes in
+// PTX is written here in C++. Says nothing about speed, overlap between blocks or launches, or the
+// memory model; the matrix instruction adds in double precision.
 
 #include <ucontext.h>
 
@@ -69,6 +71,8 @@ static Warp warps[max_threads / 32];
 static Barrier block;
 static int count_votes[2];
 static int num_live, current;
+static bool at_barrier[max_threads];     // in __syncthreads, since which generation of it
+static u32 since[max_threads];
 static bool finished[max_threads];
 static void (*body)();
 
@@ -112,7 +116,7 @@ static void run_block(int num_threads) {
     num_live = num_threads;
     for (Warp& warp : warps) warp.barrier = Barrier(), warp.live = 0;
     for (int t = 0; t < num_threads; ++t) {
-        finished[t] = false;
+        finished[t] = at_barrier[t] = false;
         ++warps[t / 32].live;
         getcontext(&contexts[t]);
         contexts[t].uc_stack.ss_sp = stacks + t * stack_bytes;
@@ -120,12 +124,23 @@ static void run_block(int num_threads) {
         contexts[t].uc_link = nullptr;
         makecontext(&contexts[t], run_fibre, 0);
     }
+    static u32 num_blocks = 0;
+    const bool backwards = num_blocks++ % 2 == 1;
+    const int num_warps = (num_threads + 31) / 32;
     while (num_live > 0) {
-        for (int t = 0; t < num_threads; ++t) {
-            if (finished[t]) continue;
-            current = t;
-            threadIdx = {(u32)t, 0, 0};
-            swapcontext(&scheduler, &contexts[t]);
+        for (int i = 0; i < num_warps; ++i) {
+            const int first = (backwards ? num_warps - 1 - i : i) * 32;
+            bool ran = true;
+            while (ran) {
+                ran = false;
+                for (int t = first; t < min(first + 32, num_threads); ++t) {
+                    if (finished[t] || (at_barrier[t] && since[t] == block.generation)) continue;
+                    ran = true;
+                    current = t;
+                    threadIdx = {(u32)t, 0, 0};
+                    swapcontext(&scheduler, &contexts[t]);
+                }
+            }
         }
     }
 }
@@ -152,22 +167,31 @@ static void run_grid(void (*body)(), const u32* grid, const u32* threads) {
     emulator::body = body;
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads[0], 1, 1};
-    for (u32 z = 0; z < grid[2]; ++z) {
-        for (u32 y = 0; y < grid[1]; ++y) {
-            for (u32 x = 0; x < grid[0]; ++x) {
-                memset(__start_emulated_shared, 0xFF,
-                       __stop_emulated_shared - __start_emulated_shared);
-                blockIdx = {x, y, z};
-                emulator::run_block(threads[0]);
-            }
-        }
+    static u32 num_launches = 0;
+    const bool backwards = num_launches++ % 2 == 1;
+    const u64 count = (u64)grid[0] * grid[1] * grid[2];
+    for (u64 i = 0; i < count; ++i) {
+        const u64 b = backwards ? count - 1 - i : i;
+        memset(__start_emulated_shared, 0xFF, __stop_emulated_shared - __start_emulated_shared);
+        const u64 row = b / grid[0];
+        blockIdx = {(u32)(b % grid[0]), (u32)(row % grid[1]), (u32)(row / grid[1])};
+        emulator::run_block(threads[0]);
     }
 }
 
 // ---- CUDA's functions ------------------------------------------------------------------------
 
-inline void __syncthreads() { emulator::arrive(emulator::block, emulator::num_live); }
-inline void __syncwarp() { emulator::arrive(emulator::my_warp().barrier, emulator::my_warp().live); }
+inline void __syncthreads() {
+    emulator::at_barrier[threadIdx.x] = true;
+    emulator::since[threadIdx.x] = emulator::block.generation;
+    emulator::arrive(emulator::block, emulator::num_live);
+    emulator::at_barrier[threadIdx.x] = false;
+}
+
+inline void __syncwarp() {
+    emulator::arrive(emulator::my_warp().barrier, emulator::my_warp().live);
+}
+
 inline void __threadfence() {}
 
 inline int __syncthreads_count(int vote) {
@@ -193,8 +217,8 @@ template <typename T> T __shfl_xor_sync(u32, T x, int mask) {
 
 template <typename T> T __shfl_up_sync(u32, T x, int delta) {
     const u64 word = emulator::pack(x);
-    const int lane = threadIdx.x % 32;
-    return emulator::unpack<T>(emulator::exchange(&word, 1)[lane >= delta ? lane - delta : lane][0]);
+    const int lane = threadIdx.x % 32, from = lane >= delta ? lane - delta : lane;
+    return emulator::unpack<T>(emulator::exchange(&word, 1)[from][0]);
 }
 
 inline u32 __ballot_sync(u32, int vote) {
@@ -296,7 +320,8 @@ inline u16 to_bf16(float x) {
 inline float from_f16(u32 half) {
     const int exponent = half >> 10 & 31, fraction = half & 1023;
     const float size = exponent == 31 ? (fraction ? NAN : INFINITY)
-        : exponent ? std::ldexp(1024.0f + fraction, exponent - 25) : std::ldexp((float)fraction, -24);
+        : exponent ? std::ldexp(1024.0f + fraction, exponent - 25)
+        : std::ldexp((float)fraction, -24);
     return half & 0x8000 ? -size : size;
 }
 

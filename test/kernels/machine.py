@@ -39,12 +39,13 @@ class Machine:
         return array.copy() if self.small else self.xp.asnumpy(array)
 
     def run(self, launch: Callable[[], None]) -> None:
-        """Launch, and wait for the end of it."""
+        """Launch, and wait for the end of it; what is put inside is there before the launch."""
         if self.small:
             launch()
             return
         self.xp.cuda.runtime.deviceSynchronize()
-        launch()
+        with self.stream:
+            launch()
         self.stream.synchronize()
 
 
