@@ -1,10 +1,10 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the model's tool calls: checks them against the policy and has goal_guard send the goals.
+"""Runs the model's tool calls: checks them against the policy, and has them carried out.
 
 `ToolBridge.run` blocks the calling thread (never call it from the executor thread that serves the
-bridge's callback group) and every wait in it is bounded. The guard owns the goals; what the node
-may say about them is decided in checks.py and in the guard.
+bridge's callback group) and every wait in it is bounded. goal_guard sends and owns the goals and
+publishes (guarded.py); what moves nothing the node does itself (direct.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from rclpy.node import Node
 from gemma_thor_ros.ros.binding import bind_policy
 from gemma_thor_ros.ros.checks import CheckedCall, TurnContext, check_call, check_duplicate
 from gemma_thor_ros.ros.confirmations import Answer, Approvals, Confirmations, Question
+from gemma_thor_ros.ros.direct import DirectCalls
 from gemma_thor_ros.ros.frames import FrameSource
-from gemma_thor_ros.ros.guard_link import ChildLink, GuardLink, new_goal_id
+from gemma_thor_ros.ros.guard_link import GuardLink, new_goal_id
 from gemma_thor_ros.ros.guarded import POLL_S, GuardedCalls
 from gemma_thor_ros.ros.interfaces import MAX_TEXT
 from gemma_thor_ros.ros.places import Places
@@ -69,11 +70,19 @@ class ToolBridge:
         self._targets = _resolve_targets(node, policy, guard_name)
         self.guard = GuardLink(node, guard_name, instance_id, callback_group)
         self._guarded = GuardedCalls(self.guard)
-        for target in self._targets.values():
-            self.guard.watch_target(target)
+        for name, target in self._targets.items():
+            kind = policy.tools[name].target.kind
+            if kind == 'action':
+                self.guard.watch_target(target)
+            elif kind == 'publish':
+                self.guard.watch_topic(target, self._bound[name].interface)
         self._frames = frames or make_frame_source(node, policy)
         self._places = Places(policy, self._frames)
-        self._topics = TopicWatch(node, callback_group or MutuallyExclusiveCallbackGroup())
+        group = callback_group or MutuallyExclusiveCallbackGroup()
+        self._topics = TopicWatch(node, group)
+        direct = {name: (bound, self._targets[name]) for name, bound in self._bound.items()
+                  if not bound.tool.target.guarded}
+        self._direct = DirectCalls(node, direct, self._topics, group)
         self._preconditions = Preconditions(node, policy, self._topics)
         self._rates = RateLimits()
         self._own_confirmations = confirmations is None
@@ -86,7 +95,7 @@ class ToolBridge:
         return self.policy.openai_tools()
 
     def target(self, tool_name: str) -> str:
-        """Return the resolved action name of a tool, '' for a tool that is not in the policy."""
+        """Return the resolved name that a tool reaches, '' for one that is not in the policy."""
         return self._targets.get(tool_name, '')
 
     def add_stop_listener(self, listener: Callable[[str], None]) -> None:
@@ -101,6 +110,7 @@ class ToolBridge:
         """Destroy what was made on the node; cancel the calls first, or they end as lost."""
         self.guard.close()
         self._topics.close()
+        self._direct.close()
         if self._own_confirmations:
             self._confirmations.close()
         if isinstance(self._frames, TfFrames):
@@ -127,28 +137,36 @@ class ToolBridge:
                 note = 'nothing was sent' + (f'; a person would be asked first: {why}' * bool(why))
                 run.tell(Step.DRY_RUN, 'dry_run', note)
                 return run.verdict(Outcome.DRY_RUN, 'dry_run', note)
-            self._await_guard(run)
+            self._await_other_side(run)
             if why:
                 self._confirm(run, checked, turn, why)
-            link = self._send(run, turn)
+            follow = self._send(run, turn)
         except CallRefusedError as refusal:
             status = _REFUSED_STATUS.get(refusal.outcome, 'refused')
             run.tell(Step.DENIED if status == 'denied' else Step.REFUSED, status, refusal.reason)
             return run.verdict(refusal.outcome, status, refusal.reason)
-        return self._guarded.follow(run, self._bound[call.name], link)
+        return follow()
 
     def _is_motion(self, call: ToolCall) -> bool:
         tool = self.policy.tools.get(call.name)
         return tool is not None and tool.motion
 
-    def _await_guard(self, run: ToolRun) -> None:
-        """Refuse unless the guard is there, hears us and allows what the tool does."""
-        while self.guard.fault() and self.guard.starting() and not run.canceled:
+    def _await_other_side(self, run: ToolRun) -> None:
+        """Refuse unless the guard is there, hears us and allows what the tool does.
+
+        For what needs no guard: unless the service, node or topic is there.
+        """
+        bound = self._bound[run.call.name]
+        if not bound.tool.target.guarded:
+            self._direct.await_server(run, bound)
+        while (bound.tool.target.guarded and self.guard.fault() and self.guard.starting()
+               and not run.canceled):
             time.sleep(POLL_S)
         self._check_now(run)
 
     def _check_now(self, run: ToolRun) -> None:
-        fault = self.guard.fault()
+        guarded = self.policy.tools[run.call.name].target.guarded
+        fault = self.guard.fault() if guarded else ''
         if fault:
             raise CallRefusedError(Outcome.UNAVAILABLE, fault)
         # First, since a stop cancels the request as well.
@@ -161,7 +179,7 @@ class ToolBridge:
     def _check_goal(self, checked: CheckedCall) -> Any:
         """Return the goal of a checked call, when it may be sent as far as the goal tells."""
         bound = self._bound[checked.tool.name]
-        goal = bound.make_goal(checked.fields)
+        goal = bound.make_message(checked.fields)
         self._preconditions.check(bound.tool)
         self._places.check(bound, goal)
         self._rates.check(bound.tool)
@@ -207,13 +225,17 @@ class ToolBridge:
                 self._approvals.add(turn.session_id, tool.name)
         self._check_now(run)             # says why a question was withdrawn
 
-    def _send(self, run: ToolRun, turn: TurnContext) -> ChildLink:
-        """Check everything again, at the moment of sending, and send."""
+    def _send(self, run: ToolRun, turn: TurnContext) -> Callable[[], Verdict]:
+        """Check everything again, at the moment of sending, and send; return what follows it."""
         bound = self._bound[run.call.name]
-        goal = self._check_goal(check_call(self.policy, run.call, turn))
+        checked = check_call(self.policy, run.call, turn)
+        message = self._check_goal(checked)
         self._check_now(run)
         self._rates.take(bound.tool)
-        return self._guarded.send(run, bound, goal)
+        if not bound.tool.target.guarded:
+            return lambda: self._direct.run(run, bound, checked.fields, message)
+        link = self._guarded.send(run, bound, message, checked.duration_s)
+        return lambda: self._guarded.follow(run, bound, link)
 
 
 def _summary(run: ToolRun, checked: CheckedCall) -> str:
@@ -221,19 +243,25 @@ def _summary(run: ToolRun, checked: CheckedCall) -> str:
     values = ', '.join(f'{path} = {value:g}' if isinstance(value, float) else f'{path} = {value}'
                        for path, value in checked.fields.items())
     what = 'Move the robot' if run.motion else 'Act'
-    return cut(f'{what}: {checked.tool.name} on {run.target}{" with " * bool(values)}{values}?',
-               MAX_TEXT)
+    duration = f' for {checked.duration_s:g} s' if checked.duration_s else ''
+    return cut(f'{what}: {checked.tool.name} on {run.target}{" with " * bool(values)}{values}'
+               f'{duration}?', MAX_TEXT)
 
 
 def _resolve_targets(node: Node, policy: Policy, guard: str) -> dict[str, str]:
-    """Resolve (and remap) all action names; refuse those that no tool may reach."""
+    """Resolve (and remap) all names; refuse those that no tool may reach."""
     own: Sequence[str] = (node.get_fully_qualified_name(), guard)
     targets: dict[str, str] = {}
     for name, tool in policy.tools.items():
-        targets[name] = node.resolve_service_name(tool.target.name)
-        fault = forbidden_target(targets[name], own, ())
+        kind = tool.target.kind
+        resolve = (node.resolve_topic_name if kind in ('publish', 'read')
+                   else node.resolve_service_name)
+        targets[name] = resolve(tool.target.name)
+        # Reading is harmless: the robot's clock, or whether the stop is pressed.
+        fault = '' if kind == 'read' else forbidden_target(targets[name], own, ())
         if fault:
-            policy.source.fail(('tools', name, 'action', 'name'), fault)
+            key = 'node' if kind == 'parameter' else 'name'
+            policy.source.fail(('tools', name, kind, key), fault)
     return targets
 
 

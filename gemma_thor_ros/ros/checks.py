@@ -56,6 +56,7 @@ class CheckedCall:
     call: ToolCall
     tool: ToolPolicy
     fields: dict[str, Value]
+    duration_s: float = 0.0          # of a publish that goes on
 
 
 def check_turn(call: ToolCall, turn: TurnContext) -> None:
@@ -81,7 +82,8 @@ def check_call(policy: Policy, call: ToolCall, turn: TurnContext) -> CheckedCall
             f'there is no tool {call.name[:64]!r}; the tools are {", ".join(policy.tools)}')
     check_turn(call, turn)
     check_reads(tool, turn)
-    return CheckedCall(call, tool, goal_fields(tool, call.arguments))
+    return CheckedCall(call, tool, goal_fields(tool, call.arguments),
+                       _duration_s(tool, call.arguments))
 
 
 def check_reads(tool: ToolPolicy, turn: TurnContext) -> None:
@@ -96,7 +98,7 @@ def check_reads(tool: ToolPolicy, turn: TurnContext) -> None:
 
 def check_duplicate(checked: CheckedCall, turn: TurnContext) -> None:
     """Refuse the second of two calls of one turn that would do the same."""
-    key = json.dumps([checked.tool.name, checked.fields], sort_keys=True)
+    key = json.dumps([checked.tool.name, checked.fields, checked.duration_s], sort_keys=True)
     if not turn.first_time(key):
         raise CallRefusedError(Outcome.REFUSED_DUPLICATE,
                                f'the same {checked.tool.name} call stands in this turn twice')
@@ -114,6 +116,17 @@ def goal_fields(tool: ToolPolicy, arguments: Any) -> dict[str, Value]:
                 for index, item in enumerate(value)
             ] if isinstance(value, list) else _field_value(tool, arg, value, values)
     return fields
+
+
+def _duration_s(tool: ToolPolicy, arguments: Any) -> float:
+    """Return how long a publish goes on: an argument within its limits, or the policy's limit."""
+    arg = tool.argument(tool.target.duration_arg)
+    if arg is None:
+        return tool.target.max_duration_s
+    value = _argument_values(tool, arguments)[arg.name]
+    assert isinstance(value, (int, float)), 'a duration was checked to be a number'
+    _check_range(arg, value, '', 1)
+    return float(value)
 
 
 def _element(arg: Argument, index: int) -> Argument:

@@ -22,6 +22,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
+from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message
 from rclpy.task import Future
@@ -32,6 +33,7 @@ from gemma_thor_ros.action import RunChild
 from gemma_thor_ros.msg import ChildGoal as ChildGoalMsg
 from gemma_thor_ros.msg import GuardState, Heartbeat, StopSource
 from gemma_thor_ros.ros.child_goal import ChildEnd, ChildGoal, Limits, Order
+from gemma_thor_ros.ros.child_topic import Stream, TopicChild
 from gemma_thor_ros.ros.guard_parameters import GuardParameters, declare_parameters
 from gemma_thor_ros.ros.interfaces import InterfaceError, load_type
 from gemma_thor_ros.ros.spinning import Spinner, run_node
@@ -43,6 +45,7 @@ TICK_S = 0.02
 PUBLISH_PERIOD_S = 0.1
 LAST_CANCELS_S = 1.0             # at the end of the process
 MAX_CHILDREN = 64                # goals at a time; more would be a fault of the node
+MAX_STREAM_S = 86400.0           # of a publish; policies set lower limits
 
 LATEST_QOS = QoSProfile(depth=1)
 INHIBIT_QOS = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -88,9 +91,10 @@ class GoalGuard(Node):
         self._watch = NodeWatch(self.parameters.heartbeat_max_age)
         self._limits = Limits(self.parameters.cancel_ack_timeout,
                               self.parameters.cancel_end_timeout)
-        self._children: dict[bytes, ChildGoal] = {}
+        self._children: dict[bytes, ChildGoal | TopicChild] = {}
         self._owners: dict[bytes, str] = {}      # goal id -> instance of the node
         self._action_clients: dict[tuple[str, str], ActionClient[Any, Any, Any]] = {}
+        self._stream_publishers: dict[tuple[str, str], Publisher[Any]] = {}
         self._group = ReentrantCallbackGroup()
         self._llm_node = self.resolve_topic_name(self.parameters.node)
         self._stop_topics = [self.resolve_topic_name(name) for name in self.parameters.stop_topics]
@@ -266,8 +270,11 @@ class GoalGuard(Node):
             return 'a goal of that id is running'
         if len(self._children) >= MAX_CHILDREN:
             return f'{MAX_CHILDREN} goals are on their way'
-        if request.kind != RunChild.Goal.KIND_ACTION:
+        if request.kind not in (RunChild.Goal.KIND_ACTION, RunChild.Goal.KIND_TOPIC):
             return f'kind {request.kind} is not known'
+        if request.kind == RunChild.Goal.KIND_TOPIC and (
+                fault := _stream_fault(request) or self._topic_fault(request.target)):
+            return fault
         own = (self.get_fully_qualified_name(), self._llm_node)
         return (forbidden_target(request.target, own, self._forbidden)
                 or self._motion_fault(request))
@@ -278,26 +285,56 @@ class GoalGuard(Node):
         reason = self._stops.reason(time.monotonic()) or self._escalations()
         return f'motion is stopped: {reason}' if reason else ''
 
+    def _topic_fault(self, target: str) -> str:
+        """Two publishes on one topic would take turns at the robot's wheels."""
+        for child in self._children.values():
+            if (isinstance(child, TopicChild) and child.order.target == target
+                    and not child.make_way()):
+                return f'a publish on {target} is going on'
+        return ''
+
     def _start_child(self, request: RunChild.Goal, end: Future[ChildEnd], feedback: Any) -> None:
+        start = (self._start_goal if request.kind == RunChild.Goal.KIND_ACTION
+                 else self._start_stream)
         try:
-            goal_class = load_type(request.type).Goal
-            client = self._client(request.type, request.target)
-            goal = deserialize_message(bytes(request.payload), goal_class)
+            child = start(request, end, feedback)
         except (InterfaceError, NameValidationException, AttributeError, ValueError,
                 RuntimeError) as error:
             end.set_result(ChildEnd('refused', f'{request.type}: {error}'))
             return
-        goal_id = bytes(request.goal_id.uuid)
-        order = Order(
-            goal_id, request.request_id, request.call_id, request.tool_name, request.target,
-            request.motion, goal, _seconds(request.server_timeout), _seconds(request.timeout))
-        self._owners[goal_id] = request.node_instance_id
-        self._children[goal_id] = child = ChildGoal(
-            order, client, self._limits, time.monotonic(),
-            check=lambda: self._watch.fault(time.monotonic()) or self._motion_fault(request),
-            report=end.set_result, feedback=feedback, log=self.get_logger().error,
-            clock=time.monotonic)
+        self._owners[child.order.goal_id] = request.node_instance_id
+        self._children[child.order.goal_id] = child
         child.tick(time.monotonic())
+
+    def _start_goal(self, request: RunChild.Goal, end: Future[ChildEnd],
+                    feedback: Any) -> ChildGoal:
+        goal_class = load_type(request.type).Goal
+        client = self._client(request.type, request.target)
+        goal = deserialize_message(bytes(request.payload), goal_class)
+        return ChildGoal(
+            _order(request, goal), client, self._limits, time.monotonic(),
+            check=lambda: self._sending_fault(request), report=end.set_result, feedback=feedback,
+            log=self.get_logger().error, clock=time.monotonic)
+
+    def _start_stream(self, request: RunChild.Goal, end: Future[ChildEnd],
+                      feedback: Any) -> TopicChild:
+        message_class = load_type(request.type)
+        stop = None
+        if request.stop_message:
+            stop = deserialize_message(bytes(request.stop_message), message_class)
+        stream = Stream(deserialize_message(bytes(request.payload), message_class), stop,
+                        request.rate_hz if request.duration_s else 0.0, request.duration_s)
+        key = (request.type, request.target)
+        if key not in self._stream_publishers:
+            self._stream_publishers[key] = self.create_publisher(
+                message_class, request.target, QoSProfile(depth=1))
+        return TopicChild(
+            _order(request, None), stream, self._stream_publishers[key], time.monotonic(),
+            check=lambda: self._sending_fault(request), report=end.set_result, feedback=feedback,
+            stamp=lambda: self.get_clock().now().to_msg(), clock=time.monotonic)
+
+    def _sending_fault(self, request: RunChild.Goal) -> str:
+        return self._watch.fault(time.monotonic()) or self._motion_fault(request)
 
     def _client(self, type_name: str, target: str) -> ActionClient[Any, Any, Any]:
         key = (type_name, target)
@@ -314,6 +351,24 @@ class GoalGuard(Node):
             return Path(wanted)
         name = self.get_fully_qualified_name().strip('/').replace('/', '__')
         return Path.home() / '.ros' / 'gemma_thor_ros' / f'{name}.json'
+
+
+def _order(request: RunChild.Goal, goal: Any) -> Order:
+    return Order(
+        bytes(request.goal_id.uuid), request.request_id, request.call_id, request.tool_name,
+        request.target, request.motion, goal, _seconds(request.server_timeout),
+        _seconds(request.timeout))
+
+
+def _stream_fault(request: RunChild.Goal) -> str:
+    """Return why a publish can't be taken: what moves a robot has to end by itself."""
+    if request.motion and not (request.stop_message and request.duration_s):
+        return 'a publish that moves the robot needs a duration and a stop message'
+    if request.duration_s and not (0.0 < request.duration_s <= MAX_STREAM_S
+                                   and 0.0 < request.rate_hz <= 1.0 / TICK_S):
+        return (f'{request.rate_hz:g} Hz for {request.duration_s:g} s: a publish takes up to '
+                f'{1.0 / TICK_S:g} Hz and {MAX_STREAM_S:g} s')
+    return ''
 
 
 def _seconds(duration: Any) -> float:

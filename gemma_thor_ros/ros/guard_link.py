@@ -33,6 +33,7 @@ MAX_STATE_AGE_S = 0.5            # older: no new goal
 START_S = 5.0                    # after this, who has not been found is not there
 LOST_AFTER_S = 1.0               # older: the goals on their way are lost
 DIRECT_CANCEL_S = 1.0            # to find the server, and again for its answer
+DIRECT_PUBLISHES = 3             # of a stop message
 CANCEL_SERVICE = '_action/cancel_goal'
 
 _NOT_RUNNING = (CancelGoal.Response.ERROR_UNKNOWN_GOAL_ID,
@@ -79,6 +80,7 @@ class GuardLink:
         self._was_stopped = False
         self._closed = False
         self._cancel_clients: dict[str, Any] = {}
+        self._publishers: dict[str, Any] = {}
         self._subscription = node.create_subscription(
             GuardState, f'{guard}/state', self._on_state, QoSProfile(depth=1),
             callback_group=group)
@@ -94,6 +96,22 @@ class GuardLink:
         if target not in self._cancel_clients:
             self._cancel_clients[target] = self._node.create_client(
                 CancelGoal, f'{target}/{CANCEL_SERVICE}', callback_group=self._group)
+
+    def watch_topic(self, target: str, message_class: Any) -> None:
+        """Prepare the direct way to stop a publish on `target`."""
+        if target not in self._publishers:
+            self._publishers[target] = self._node.create_publisher(
+                message_class, target, QoSProfile(depth=1))
+
+    def publish_directly(self, target: str, message: Any) -> bool:
+        """Publish a message ourselves, a few times; True when somebody listens."""
+        publisher = self._publishers.get(target)
+        if publisher is None:
+            return False
+        for _ in range(DIRECT_PUBLISHES):
+            publisher.publish(message)
+            time.sleep(0.02)
+        return bool(publisher.get_subscription_count())
 
     def add_stop_listener(self, listener: Callable[[str], None]) -> None:
         """Call `listener(reason)` in a ROS thread whenever the robot becomes stopped."""
@@ -197,7 +215,10 @@ class GuardLink:
         self._run_child.destroy()
         for client in self._cancel_clients.values():
             self._node.destroy_client(client)
+        for publisher in self._publishers.values():
+            self._node.destroy_publisher(publisher)
         self._cancel_clients.clear()
+        self._publishers.clear()
 
     def _on_state(self, state: GuardState) -> None:
         with self._lock:

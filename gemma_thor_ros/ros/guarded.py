@@ -42,15 +42,21 @@ class GuardedCalls:
     def __init__(self, guard: GuardLink) -> None:
         self._guard = guard
 
-    def send(self, run: ToolRun, bound: BoundTool, message: Any) -> ChildLink:
-        """Hand a goal to the guard."""
-        tool = bound.tool
+    def send(self, run: ToolRun, bound: BoundTool, message: Any,
+             duration_s: float = 0.0) -> ChildLink:
+        """Hand a goal, or a message to be published for `duration_s`, to the guard."""
+        tool, target = bound.tool, bound.tool.target
         order = RunChild.Goal(
             node_instance_id=self._guard.instance_id, request_id=run.request_id,
             call_id=run.call.call_id, tool_name=tool.name, kind=RunChild.Goal.KIND_ACTION,
-            motion=tool.motion, target=run.target, type=tool.target.type,
+            motion=tool.motion, target=run.target, type=target.type,
             payload=serialize_message(message), server_timeout=_duration(tool.server_timeout_s),
             timeout=_duration(tool.timeout_s))
+        if target.kind == 'publish':
+            order.kind = RunChild.Goal.KIND_TOPIC
+            order.rate_hz, order.duration_s = target.rate_hz, duration_s
+            if bound.stop_message is not None:
+                order.stop_message = serialize_message(bound.stop_message)
         order.goal_id.uuid = list(run.goal_id)
         return self._guard.send(order)
 
@@ -67,8 +73,8 @@ class GuardedCalls:
     def _follow(self, run: ToolRun, bound: BoundTool, link: ChildLink) -> Verdict:
         tool = bound.tool
         begun = seen = time.monotonic()
-        end_at = (begun + 2 * tool.server_timeout_s + tool.timeout_s + GUARD_CANCEL_S
-                  + GUARD_ANSWER_S)
+        end_at = (begun + 2 * tool.server_timeout_s + GUARD_CANCEL_S + GUARD_ANSWER_S
+                  + max(tool.timeout_s, tool.target.max_duration_s))
         cancel_until = 0.0
         patience = 0.0                   # until when a silent guard is forgiven
         while True:
@@ -83,7 +89,7 @@ class GuardedCalls:
             if kind == 'feedback':
                 _tell_feedback(run, bound, message)
             elif kind == 'refused' or (kind == 'result' and message is None):
-                return self._lost(run, 'the goal guard did not take the goal')
+                return self._lost(run, bound, 'the goal guard did not take the goal')
             elif kind == 'result':
                 return self._finished(run, bound, message)
             if run.canceled and not cancel_until:
@@ -98,7 +104,7 @@ class GuardedCalls:
                 fault = 'the goal guard did not report the end of the goal'
             if fault:
                 link.cancel()
-                return self._lost(run, fault)
+                return self._lost(run, bound, fault)
 
     def _given_up(self, run: ToolRun) -> Verdict:
         """The request has been cancelled; the guard sees to the goal's end."""
@@ -109,10 +115,15 @@ class GuardedCalls:
         run.tell(Step.FINISHED, status)
         return run.verdict(Outcome.EXECUTED, status, reason)
 
-    def _lost(self, run: ToolRun, fault: str) -> Verdict:
+    def _lost(self, run: ToolRun, bound: BoundTool, fault: str) -> Verdict:
         """The guard does not hold the goal (any more): cancel it ourselves, and say so."""
         run.tell(Step.CANCEL_SENT, 'lost', fault)
-        if self._guard.cancel_directly(run.target, run.goal_id):
+        if bound.tool.target.kind == 'publish':
+            stop = bound.stop_message
+            heard = stop is not None and self._guard.publish_directly(run.target, stop)
+            reason = f'{fault}; ' + ('the message that stops it was published' if heard else
+                                     'nobody heard a message that stops it')
+        elif self._guard.cancel_directly(run.target, run.goal_id):
             run.tell(Step.CANCEL_ACKNOWLEDGED, 'lost')
             reason = f'{fault}; the action server was asked to stop and agreed'
         else:
@@ -130,7 +141,7 @@ class GuardedCalls:
             return run.verdict(outcome, status, reason)
         values: dict[str, Any] = {}
         if result.payload:
-            message = deserialize_message(bytes(result.payload), bound.action_class.Result)
+            message = deserialize_message(bytes(result.payload), bound.result_class)
             if status == 'succeeded':
                 values = bound.result_values(message)
             else:
@@ -147,7 +158,7 @@ def _tell_feedback(run: ToolRun, bound: BoundTool, feedback: RunChild.Feedback) 
         return
     detail = ''
     if feedback.payload:
-        kind = bound.action_class.Feedback
+        kind = bound.interface.Feedback
         detail = message_text(deserialize_message(bytes(feedback.payload), kind))
         step = Step.FEEDBACK
     run.tell(step, feedback.status, detail)

@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""The tool policy: which calls of the model may become which ROS actions, argument by argument.
+"""The tool policy: which calls of the model may do what in ROS, argument by argument.
 
 A policy is plain data (policy_types.py) after `load_policy`; interfaces.py holds it against the
 ROS types, checks.py holds calls against it. Knows no ROS and no model.
@@ -21,18 +21,19 @@ from gemma_thor_ros.ros.policy_file import (
 )
 from gemma_thor_ros.ros.policy_places import check_place, read_areas, read_frames, read_pose
 from gemma_thor_ros.ros.policy_rules import check_rules, read_preconditions, read_rate
+from gemma_thor_ros.ros.policy_targets import check_target, read_target
 from gemma_thor_ros.ros.policy_types import (
     DEFAULT_CONFIRM_TIMEOUT_S,
     DEFAULT_RESULT_DIGITS,
     DEFAULT_RESULT_LENGTH,
     DEFAULT_SERVER_TIMEOUT_S,
+    DEFAULT_TIMEOUT_S,
     Policy,
     ResultField,
-    Target,
     ToolPolicy,
 )
 
-RESERVED_RESULT_NAMES = ('status', 'reason')
+RESERVED_RESULT_NAMES = ('status', 'reason', 'age_s')
 
 
 def load_policy(path: Path | str) -> Policy:
@@ -68,9 +69,8 @@ def _tool(source: PolicyFile, name: str, data: dict[str, Any]) -> ToolPolicy:
                     item.get('max_length', DEFAULT_RESULT_LENGTH))
         for key, item in data.get('result', {}).items())
     tool = ToolPolicy(
-        name, data['description'], data['motion'],
-        Target('action', data['action']['name'], data['action']['type']),
-        args, dict(data.get('constants', {})), float(data['timeout_s']),
+        name, data['description'], data['motion'], read_target(source, path, data),
+        args, dict(data.get('constants', {})), float(data.get('timeout_s', DEFAULT_TIMEOUT_S)),
         float(data.get('server_timeout_s', DEFAULT_SERVER_TIMEOUT_S)), result,
         data.get('reason', ''), data.get('confirm', 'never'),
         float(data.get('confirm_timeout_s', DEFAULT_CONFIRM_TIMEOUT_S)), read_pose(data),
@@ -81,6 +81,7 @@ def _tool(source: PolicyFile, name: str, data: dict[str, Any]) -> ToolPolicy:
             source.fail((*path, 'result', item.name), f'the result name {item.name!r} is reserved')
     for arg in args:
         check_links(source, (*path, 'args', arg.name), tool, arg)
+    check_target(source, path, tool)
     _check_targets(source, path, tool)
     return tool
 

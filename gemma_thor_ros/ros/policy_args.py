@@ -110,7 +110,8 @@ def check_links(source: PolicyFile, path: ItemPath, tool: ToolPolicy, arg: Argum
         other = _linked(source, (*path, 'sign_arg'), tool, arg.sign_arg)
         if not other.sign:
             source.fail((*path, 'sign_arg'), f'{other.name} has no sign table')
-    helps = any(arg.name in (other.unit_arg, other.sign_arg) for other in tool.args)
+    helps = arg.name == tool.target.duration_arg or any(
+        arg.name in (other.unit_arg, other.sign_arg) for other in tool.args)
     if not arg.field and not helps:
         source.fail(path, f'{arg.name} goes nowhere: give it a field')
     if arg.sign and not any(arg.name == other.sign_arg for other in tool.args):

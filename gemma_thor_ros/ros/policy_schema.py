@@ -12,6 +12,7 @@ from typing import Any
 from gemma_thor_ros.ros.units import UNITS
 
 CONVERSIONS = ('yaw_to_quaternion',)
+MAX_RATE_HZ = 50                 # of a publish: goal_guard looks every 20 ms
 MAX_ITEMS = 1000                 # elements of an array argument or constant
 FRAME_SOURCES = ('auto', 'tf', 'static')
 AFTER_READING = ('confirm', 'refuse', 'allow')
@@ -20,6 +21,7 @@ CONFIRM = ('never', 'once_per_session', 'always')
 _NAME = r'^[A-Za-z_][A-Za-z0-9_.-]{0,63}$'
 _IDENTIFIER = r'^[A-Za-z_][A-Za-z0-9_]{0,63}$'
 _FIELD_PATH = r'^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$'
+_PARAMETER = r'^[A-Za-z][A-Za-z0-9_./-]{0,199}$'
 _SCALAR = {'type': ['string', 'number', 'boolean']}
 _LIMIT = {'type': ['number', 'string']}
 _CONSTANT = {'anyOf': [_SCALAR, {'type': 'array', 'items': _SCALAR, 'maxItems': MAX_ITEMS}]}
@@ -32,6 +34,10 @@ def _mapping(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict
 
 def _named(pattern: str, value: dict[str, Any]) -> dict[str, Any]:
     return {'type': 'object', 'patternProperties': {pattern: value}, 'additionalProperties': False}
+
+
+def _type_name(kind: str) -> dict[str, Any]:
+    return {'type': 'string', 'pattern': rf'^[a-z][a-z0-9_]*/{kind}/[A-Z][A-Za-z0-9]*$'}
 
 
 _TEXT = {'type': 'string', 'minLength': 1, 'maxLength': 2000}
@@ -81,10 +87,19 @@ RESULT_SCHEMA = _mapping({
 TOOL_SCHEMA = _mapping({
     'description': _TEXT,
     'motion': {'type': 'boolean'},
-    'action': _mapping({
-        'name': _ROS_NAME,
-        'type': {'type': 'string', 'pattern': r'^[a-z][a-z0-9_]*/action/[A-Z][A-Za-z0-9]*$'},
-    }, required=('name', 'type')),
+    'action': _mapping({'name': _ROS_NAME, 'type': _type_name('action')}, ('name', 'type')),
+    'service': _mapping({'name': _ROS_NAME, 'type': _type_name('srv'), 'success': _VALUE_PATH},
+                        ('name', 'type')),
+    'publish': _mapping({
+        'name': _ROS_NAME, 'type': _type_name('msg'),
+        'rate_hz': {'type': 'number', 'minimum': 1, 'maximum': MAX_RATE_HZ},
+        'max_duration_s': _SECONDS, 'duration_arg': {'type': 'string'},
+        'stop_message': _named(_FIELD_PATH, _CONSTANT)}, ('name', 'type')),
+    'read': _mapping({'name': _ROS_NAME, 'type': _type_name('msg'), 'max_age_s': _SECONDS,
+                      'latched': {'type': 'boolean'}}, ('name', 'type')),
+    'parameter': _mapping({
+        'node': _ROS_NAME, 'name': {'type': 'string', 'pattern': _PARAMETER}},
+        ('node', 'name')),
     'args': _named(_IDENTIFIER, ARGUMENT_SCHEMA),
     'constants': _named(_FIELD_PATH, _CONSTANT),
     'timeout_s': _SECONDS,
@@ -102,7 +117,7 @@ TOOL_SCHEMA = _mapping({
     'confirm_timeout_s': _SECONDS,
     'result': _named(_IDENTIFIER, RESULT_SCHEMA),
     'reason': {'type': 'string', 'pattern': _FIELD_PATH},
-}, required=('description', 'motion', 'action', 'timeout_s'))
+}, required=('description', 'motion'))
 
 FRAMES_SCHEMA = _mapping({
     'source': {'enum': list(FRAME_SOURCES)},
@@ -118,7 +133,7 @@ AREA_SCHEMA = _mapping({'frame': _FRAME, 'inside': _SHAPES, 'outside': _SHAPES},
 
 PRECONDITION_SCHEMA = _mapping({
     'topic': _ROS_NAME,
-    'type': {'type': 'string', 'pattern': r'^[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*$'},
+    'type': _type_name('msg'),
     'field': _VALUE_PATH,
     'min': {'type': 'number'},
     'max': {'type': 'number'},

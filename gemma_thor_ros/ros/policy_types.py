@@ -19,6 +19,7 @@ from gemma_thor_ros.ros.policy_file import PolicyFile
 Scalar = str | int | float | bool
 Value = Scalar | list[Scalar]      # what one field of a message takes
 
+DEFAULT_TIMEOUT_S = 5.0          # of what takes no time
 DEFAULT_SERVER_TIMEOUT_S = 2.0
 DEFAULT_CONFIRM_TIMEOUT_S = 30.0
 DEFAULT_FRAME_AGE_S = 1.0
@@ -101,11 +102,28 @@ class ResultField:
 
 @dataclass(frozen=True)
 class Target:
-    """What a tool stands for. `name` is a ROS name as in the file."""
+    """What a tool stands for. `name` is a ROS name as in the file; of a parameter, its node's.
 
-    kind: str                        # action
+    A publish with a rate goes on for `duration_arg` (an argument in seconds) or `max_duration_s`,
+    and ends with the stop message; one without is a single message.
+    """
+
+    kind: str                        # action, service, publish, read, parameter
     name: str
-    type: str                        # package/action/Name
+    type: str = ''                   # package/action/Name, srv or msg; none of a parameter
+    rate_hz: float = 0.0
+    max_duration_s: float = 0.0
+    duration_arg: str = ''
+    stop_message: dict[str, Value] | None = None
+    success: str = ''                # service: the field that says whether it worked
+    max_age_s: float = 0.0           # read: 0 = any
+    latched: bool = False            # read: the publisher keeps its last message
+    parameter: str = ''
+
+    @property
+    def guarded(self) -> bool:
+        """Whether goal_guard sends it."""
+        return self.kind in ('action', 'publish')
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def goal(**arguments: Any) -> Any:
     policy = parse_policy(POLICY, 'p.yaml')
     checked = check_call(policy, ToolCall('c', 'chat', arguments),
                          TurnContext(FinishReason.TOOL_CALLS))
-    return bind_policy(policy)['chat'].make_goal(checked.fields)
+    return bind_policy(policy)['chat'].make_message(checked.fields)
 
 
 def refused(**arguments: Any) -> tuple[Outcome, str]:

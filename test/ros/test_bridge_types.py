@@ -65,30 +65,30 @@ def fault(old: str, new: str) -> str:
 
 def test_the_demo_policy_fits_the_demo_robot() -> None:
     bound = bind_policy(load_policy(folder('config') / 'tools' / 'demo.yaml'))
-    goal = bound['drive'].make_goal({'distance': -1.5})
+    goal = bound['drive'].make_message({'distance': -1.5})
     assert goal.distance == -1.5 and goal.speed == 0.0
-    result = bound['drive'].action_class.Result(distance_driven=1.5, x=-1.5, y=-1e-9)
+    result = bound['drive'].result_class(distance_driven=1.5, x=-1.5, y=-1e-9)
     assert bound['drive'].result_values(result) == {'distance_m': 1.5, 'x': -1.5, 'y': 0.0}
-    turned = bound['turn'].action_class.Result(angle_turned=math.pi / 2)
+    turned = bound['turn'].result_class(angle_turned=math.pi / 2)
     assert bound['turn'].result_values(turned) == {'angle_deg': 90.0}
-    blocked = bound['dock'].action_class.Result(error_msg='path blocked')
+    blocked = bound['dock'].result_class(error_msg='path blocked')
     assert bound['dock'].reason(blocked) == 'path blocked'
 
 
 def test_goals_are_made_of_arguments_tables_and_constants() -> None:
-    goal = chat_tool().make_goal({
+    goal = chat_tool().make_message({
         'session_id': 's', 'dry_run': True, 'max_rounds': 3, 'priority': 'PRIORITY_BACKGROUND',
         'sampling.temperature': 1})
     assert (goal.session_id, goal.dry_run, goal.max_rounds, goal.priority) == ('s', True, 3, 0)
     assert goal.sampling.temperature == 1.0 and type(goal.sampling.temperature) is float
     assert goal.sampling.top_k == 5 and goal.thinking == Chat.Goal.THINKING_ON
-    assert chat_tool().make_goal({'priority': 3}).priority == 3
+    assert chat_tool().make_message({'priority': 3}).priority == 3
 
 
 def test_values_that_an_integer_field_cannot_hold_are_refused() -> None:
     for value in (2**31, -2**31 - 1):
         with pytest.raises(CallRefusedError) as caught:
-            chat_tool().make_goal({'sampling.max_tokens': value})
+            chat_tool().make_message({'sampling.max_tokens': value})
         assert caught.value.outcome is Outcome.REFUSED_RANGE
         assert 'int32 takes' in caught.value.reason
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from action_msgs.msg import GoalStatus
 from bridge_rig import StopButton
+from geometry_msgs.msg import Twist
 from rclpy.action import ActionClient
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message, serialize_message
@@ -324,6 +325,11 @@ def test_odd_goals_are_refused_and_the_guard_lives(guarded: Guarded) -> None:
         'node_instance_id': bridge.guard.instance_id, 'target': '/base/succeed',
         'type': 'gemma_thor_ros/action/Drive', 'payload': serialize_message(Drive.Goal())}
 
+    topic = RunChild.Goal.KIND_TOPIC
+    twist = serialize_message(Twist())
+    stream = {'kind': topic, 'target': '/cmd_vel', 'type': 'geometry_msgs/msg/Twist',
+              'payload': twist, 'stop_message': twist, 'rate_hz': 10.0, 'duration_s': 1.0}
+
     def send(**changes: Any) -> RunChild.Result:
         goal = RunChild.Goal(**{**good, 'goal_id': new_goal_id(), **changes})
         goal.server_timeout.sec = goal.timeout.sec = 2
@@ -334,7 +340,19 @@ def test_odd_goals_are_refused_and_the_guard_lives(guarded: Guarded) -> None:
     for changes, words in (
             ({'node_instance_id': 'other'}, 'another start'),
             ({'node_instance_id': ''}, 'another start'),
-            ({'kind': RunChild.Goal.KIND_TOPIC}, 'kind 1'),
+            ({'kind': 7}, 'kind 7 is not known'),
+            ({'kind': topic}, 'needs a duration and a stop message'),
+            ({'kind': topic, 'duration_s': 1.0}, 'needs a duration and a stop message'),
+            ({**stream, 'rate_hz': 1000.0}, '1000 Hz for 1 s'),
+            ({**stream, 'rate_hz': 0.0}, '0 Hz for 1 s'),
+            ({**stream, 'rate_hz': float('nan')}, 'nan Hz'),
+            ({**stream, 'duration_s': float('inf')}, 'inf s'),
+            ({**stream, 'duration_s': -1.0}, '-1 s'),
+            ({**stream, 'type': 'geometry_msgs/msg/Nothing'}, 'does not exist'),
+            ({**stream, 'payload': b'\x00'}, 'geometry_msgs/msg/Twist'),
+            ({**stream, 'stop_message': b'\x00'}, 'geometry_msgs/msg/Twist'),
+            ({**stream, 'target': '/test_client/motion_inhibit'}, 'tools may not reach'),
+            ({**stream, 'target': '/tf'}, 'ROS system'),
             ({'type': 'nothing/action/Drive'}, 'package nothing'),
             ({'type': 'gemma_thor_ros/action/Nothing'}, 'does not exist'),
             ({'type': 'gemma_thor_ros/msg/Usage'}, 'gemma_thor_ros/msg/Usage'),

@@ -44,7 +44,7 @@ def goal(text: str = NAVIGATE, **arguments: Any) -> Any:
     policy = parse_policy(text, 'p.yaml')
     checked = check_call(policy, ToolCall('c', 'navigate', arguments),
                          TurnContext(FinishReason.TOOL_CALLS))
-    return bind_policy(policy)['navigate'].make_goal(checked.fields)
+    return bind_policy(policy)['navigate'].make_message(checked.fields)
 
 
 def test_case_d04_without_a_heading_the_quaternion_is_a_unit_one() -> None:

@@ -120,7 +120,7 @@ def test_limits_of_a_quantity_are_not_shown_without_their_unit() -> None:
     ('timeout_s: 5', 'timeout: 5', 7, "no key 'timeout'"),
     ('version: 1', 'version: 2', 1, 'must be 1, not 2'),
     ('demo_msgs/action/Move', 'demo_msgs/srv/Move', 6, 'demo_msgs/srv/Move'),
-    ('action: {name', 'service: {name', 6, "no key 'service'"),
+    ('action: {name', 'service: {name', 6, 'move.service.type'),
     ('type: number', 'type: float', 10, 'number, integer, string, boolean'),
     ('min: -2 m', 'min: -2', 13, 'a number and a unit'),
     ('min: -2 m', 'min: -2 deg', 13, 'the units in unit are m, cm'),
