@@ -109,9 +109,7 @@ class AnswerGuide:
             return self._after_call
         if phase is _Phase.START:
             return self._first()
-        if matcher is None:
-            raise GrammarError('the answer is over')
-        return matcher.mask()
+        return matcher.mask() if matcher is not None else b'\0'
 
     def accept(self, token_id: int) -> None:
         """Go on behind a token."""
@@ -144,6 +142,8 @@ class AnswerGuide:
         """The next state, and the matcher that has to take the token."""
         phase, matcher, thought = state
         controls, contents = self._controls, self._contents
+        if phase is _Phase.END:
+            raise GrammarError(f'token {token_id} comes behind the end of the answer')
         if phase is _Phase.CALL:
             if token_id != controls.call_end:
                 return state, matcher
