@@ -55,9 +55,11 @@ def _has_device() -> bool:
 
 
 @pytest.fixture(scope='session')
-def emulator(pytestconfig: pytest.Config) -> Emulator:
-    """Kernels as C++; the compiled ones are kept with pytest's cache."""
-    return Emulator(pytestconfig.cache.mkdir('emulated_kernels'))
+def emulator(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    """Kernels as C++; the compiled ones are kept with pytest's cache, where it is on."""
+    cache = getattr(pytestconfig, 'cache', None)
+    folder = cache.mkdir('emulated_kernels') if cache else tmp_path_factory.mktemp('emulated')
+    return Emulator(folder)
 
 
 @pytest.fixture(params=['emulated', 'device'])
