@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -69,17 +69,17 @@ class Tools(Protocol):
     def tools(self) -> list[dict[str, Any]]:
         """Return the policy's tools in the OpenAI form."""
 
-    def run(
+    def run_turn(
         self,
-        call: ToolCall,
+        calls: Sequence[ToolCall],
         *,
         request_id: str,
         on_event: Callable[[CallEvent], None],
         cancel: Any,
         turn: TurnContext,
         dry_run: bool,
-    ) -> Verdict:
-        """Check a call, act if it may, wait for the end."""
+    ) -> list[Verdict]:
+        """Check the calls of a turn, act on those that may, wait for all ends."""
 
     def forget_session(self, session_id: str) -> None:
         """Drop what a person has allowed for a session ('*' = for all)."""
@@ -247,17 +247,17 @@ class Generation:
         def on_event(event: CallEvent) -> None:
             acting.on_event(event, round_index)
 
-        for call in result.tool_calls:
-            # The calls of a turn that was cut, too: the bridge refuses and reports them.
-            verdict = acting.bridge.run(
-                call,
-                request_id=self._running.request_id,
-                on_event=on_event,
-                cancel=self._running.cancelled,
-                turn=turn,
-                dry_run=acting.dry_run,
-            )
-            answer.verdicts.append(verdict)
+        # The calls of a turn that was cut, too: the bridge refuses and reports them.
+        verdicts = acting.bridge.run_turn(
+            result.tool_calls,
+            request_id=self._running.request_id,
+            on_event=on_event,
+            cancel=self._running.cancelled,
+            turn=turn,
+            dry_run=acting.dry_run,
+        )
+        answer.verdicts += verdicts
+        for call, verdict in zip(result.tool_calls, verdicts, strict=True):
             answer.new_messages.append(
                 {
                     'role': 'tool',

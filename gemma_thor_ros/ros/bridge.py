@@ -9,8 +9,10 @@ publishes (guarded.py); what moves nothing the node does itself (direct.py).
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
@@ -35,6 +37,9 @@ from gemma_thor_ros.ros.topic_watch import TopicWatch
 from gemma_thor_ros.ros.verdict import CallEvent, CallRefusedError, Outcome, Step, Verdict, cut
 from gemma_thor_ros.schema import ToolCall
 
+MAX_TOGETHER = 16                # calls of a turn at a time
+# Ends that leave the robot where it should be.
+_NO_FAILURE = (Outcome.DRY_RUN, Outcome.REFUSED_DUPLICATE)
 _REFUSED_STATUS = {Outcome.UNAVAILABLE: 'unavailable', Outcome.DENIED: 'denied',
                    Outcome.DENIED_TIMEOUT: 'denied'}
 
@@ -129,6 +134,8 @@ class ToolBridge:
                       bytes(new_goal_id().uuid), self._is_motion(call), self.target(call.name))
         run.tell(Step.PROPOSED)
         try:
+            if turn.failed:              # a stop may be why, and is the better reason
+                self._check_stop(run)
             checked = check_call(self.policy, call, turn)
             check_duplicate(checked, turn)
             self._check_goal(checked)
@@ -146,6 +153,35 @@ class ToolBridge:
             run.tell(Step.DENIED if status == 'denied' else Step.REFUSED, status, refusal.reason)
             return run.verdict(refusal.outcome, status, refusal.reason)
         return follow()
+
+    def run_turn(self, calls: Sequence[ToolCall], *, request_id: str, turn: TurnContext,
+                 on_event: Callable[[CallEvent], None] | None = None,
+                 cancel: CancelFlag | None = None, dry_run: bool = False) -> list[Verdict]:
+        """Run all calls of a turn, in order or together as the policy says.
+
+        In order, a motion that did not succeed keeps the motions after it from being sent
+        (after_failure). Together, `on_event` is called from several threads, one at a time.
+        """
+        lock = threading.Lock()
+
+        def tell(event: CallEvent) -> None:
+            with lock:
+                (on_event or _ignore)(event)
+
+        def run(call: ToolCall) -> Verdict:
+            return self.run(call, request_id=request_id, turn=turn, on_event=tell, cancel=cancel,
+                            dry_run=dry_run)
+
+        if self.policy.calls == 'together' and len(calls) > 1:
+            with ThreadPoolExecutor(min(len(calls), MAX_TOGETHER)) as pool:
+                return list(pool.map(run, calls))
+        verdicts = []
+        for call in calls:
+            verdict = run(call)
+            verdicts.append(verdict)
+            if verdict.motion and not verdict.succeeded and verdict.outcome not in _NO_FAILURE:
+                turn.failed = turn.failed or call.name
+        return verdicts
 
     def _is_motion(self, call: ToolCall) -> bool:
         tool = self.policy.tools.get(call.name)
@@ -169,10 +205,7 @@ class ToolBridge:
         fault = self.guard.fault() if guarded else ''
         if fault:
             raise CallRefusedError(Outcome.UNAVAILABLE, fault)
-        # First, since a stop cancels the request as well.
-        stop = self.guard.motion_fault() if run.motion else ''
-        if stop:
-            raise CallRefusedError(Outcome.REFUSED_STOPPED, f'motion is stopped: {stop}')
+        self._check_stop(run)            # first, since a stop cancels the request as well
         if run.canceled:
             raise CallRefusedError(Outcome.REFUSED_PRECONDITION, 'the request was canceled')
 
@@ -224,6 +257,11 @@ class ToolBridge:
             if tool.confirm == 'once_per_session':
                 self._approvals.add(turn.session_id, tool.name)
         self._check_now(run)             # says why a question was withdrawn
+
+    def _check_stop(self, run: ToolRun) -> None:
+        stop = self.guard.motion_fault() if run.motion else ''
+        if stop:
+            raise CallRefusedError(Outcome.REFUSED_STOPPED, f'motion is stopped: {stop}')
 
     def _send(self, run: ToolRun, turn: TurnContext) -> Callable[[], Verdict]:
         """Check everything again, at the moment of sending, and send; return what follows it."""

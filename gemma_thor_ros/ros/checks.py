@@ -27,7 +27,7 @@ class TurnContext:
     """The model's turn that the calls stand in; one object for all calls of a turn.
 
     `session_id` and `front_end` are those of the request; `reads` is what the model has read since
-    the user's last words.
+    the user's last words; `failed` is the motion of this turn that did not succeed, if any.
 
     Only a turn that the model itself ended after its calls (finish_reason TOOL_CALLS) may act; one
     that was cut by length, stop string, cancel or error acts on none of them.
@@ -37,6 +37,7 @@ class TurnContext:
     session_id: str = ''
     front_end: str = 'ros'
     reads: Reads = NOTHING_READ
+    failed: str = ''
     _seen: set[str] = field(default_factory=set, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -81,9 +82,18 @@ def check_call(policy: Policy, call: ToolCall, turn: TurnContext) -> CheckedCall
             Outcome.REFUSED_UNKNOWN_TOOL,
             f'there is no tool {call.name[:64]!r}; the tools are {", ".join(policy.tools)}')
     check_turn(call, turn)
+    check_failed(policy, tool, turn)
     check_reads(tool, turn)
     return CheckedCall(call, tool, goal_fields(tool, call.arguments),
                        _duration_s(tool, call.arguments))
+
+
+def check_failed(policy: Policy, tool: ToolPolicy, turn: TurnContext) -> None:
+    """Refuse a motion that was meant to begin where one that failed should have ended."""
+    if tool.motion and turn.failed and policy.after_failure == 'refuse':
+        raise CallRefusedError(
+            Outcome.REFUSED_PRECONDITION,
+            f'{turn.failed} before it in this turn did not succeed')
 
 
 def check_reads(tool: ToolPolicy, turn: TurnContext) -> None:

@@ -56,7 +56,9 @@ def _policy(source: PolicyFile) -> Policy:
     for name, tool in tools.items():
         check_place(source, ('tools', name), tool, areas)
         check_rules(source, ('tools', name), tool, set(tools), preconditions)
-    return Policy(source, tools, read_frames(source), areas, preconditions)
+    return Policy(source, tools, read_frames(source), areas, preconditions,
+                  source.data.get('calls', 'in_order'),
+                  source.data.get('after_failure', 'refuse'))
 
 
 def _tool(source: PolicyFile, name: str, data: dict[str, Any]) -> ToolPolicy:

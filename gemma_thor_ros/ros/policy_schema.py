@@ -15,6 +15,8 @@ CONVERSIONS = ('yaw_to_quaternion',)
 MAX_RATE_HZ = 50                 # of a publish: goal_guard looks every 20 ms
 MAX_ITEMS = 1000                 # elements of an array argument or constant
 FRAME_SOURCES = ('auto', 'tf', 'static')
+CALLS = ('in_order', 'together')
+AFTER_FAILURE = ('refuse', 'go_on')
 AFTER_READING = ('confirm', 'refuse', 'allow')
 CONFIRM = ('never', 'once_per_session', 'always')
 
@@ -146,6 +148,8 @@ PRECONDITION_SCHEMA = _mapping({
 
 POLICY_SCHEMA = _mapping({
     'version': {'const': 1},
+    'calls': {'enum': list(CALLS)},
+    'after_failure': {'enum': list(AFTER_FAILURE)},
     'frames': FRAMES_SCHEMA,
     'areas': _named(_IDENTIFIER, AREA_SCHEMA),
     'preconditions': _named(_IDENTIFIER, PRECONDITION_SCHEMA),

@@ -227,6 +227,8 @@ class Policy:
     frames: Frames = Frames()
     areas: dict[str, Area] = dataclasses.field(default_factory=dict)
     preconditions: dict[str, Precondition] = dataclasses.field(default_factory=dict)
+    calls: str = 'in_order'          # several of one turn: in_order, together
+    after_failure: str = 'refuse'    # motions after one that failed, in order: refuse, go_on
 
     def openai_tools(self) -> list[dict[str, Any]]:
         """Return the tools that are shown to the model, in the order of the file."""

@@ -103,6 +103,9 @@ class Bench:
     def tools(self):
         return [TOOL]
 
+    def run_turn(self, calls, **options):
+        return [self.run(call, **options) for call in calls]
+
     def run(self, call, *, request_id, turn, on_event, cancel, dry_run):
         self.ran.append((call.name, turn.finish_reason, dry_run, request_id))
         on_event(CallEvent(Step.PROPOSED, call.call_id, call.name, '{}'))
