@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate a checkpoint folder in the package's own engine on the CPU, greedily.
 
-    python -m demo_model.evaluate --cases 600 [--folder FOLDER] [--json]
+    python -m demo_model.evaluate --cases 600 [--folder FOLDER] [--constrained] [--json]
 
-Exit code 1 when fewer than 90 % of the held-out simple motion commands are right.
+Unconstrained, the model's calls are its own; with --constrained they are held to the declared
+tools, as the engine does it by default. Exit code 1 when fewer than 90 % of the held-out simple motion commands are right.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ def answers(chat: Chat, tokenizer: Tokenizer, cases: list[Case]) -> Iterator[str
         yield tokenizer.decode(stream.result(600.0).token_ids)
 
 
-def start(folder: str = 'demo') -> tuple[Runtime, Tokenizer]:
+def start(folder: str = 'demo', constrained: bool = False) -> tuple[Runtime, Tokenizer]:
     """The engine with a checkpoint, ready; 'demo' is the one in the package."""
-    runtime = Runtime(EngineConfig.from_mapping({'model.path': folder}))
+    config = {'model.path': folder, 'tools.constrain_calls': constrained}
+    runtime = Runtime(EngineConfig.from_mapping(config))
     runtime.start()
     if not runtime.wait_ready(300.0):
         raise SystemExit(f'{folder}: {runtime.error or runtime.state.value}')
@@ -90,10 +92,11 @@ def main() -> None:
         help='held-out motion commands; the other sets are smaller',
     )
     parser.add_argument('--only', default='', help='only the sets whose names begin so')
+    parser.add_argument('--constrained', action='store_true', help='calls of declared tools only')
     parser.add_argument('--json', action='store_true')
     parser.add_argument('--wrong', type=Path, help='write the wrong answers there')
     args = parser.parse_args()
-    runtime, tokenizer = start(args.folder)
+    runtime, tokenizer = start(args.folder, args.constrained)
     results: dict[str, Any] = {}
     wrong: list[dict[str, str]] = []
     begin = time.monotonic()
