@@ -19,13 +19,14 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from gemma_thor_ros.schema import ErrorCode, RequestError
 from gemma_thor_ros.text.grammar_keys import KeyState, UniqueKeys
 from gemma_thor_ros.text.grammar_notation import CallNotation, JsonNotation
-from gemma_thor_ros.text.grammar_rules import Rules, SchemaRules, TooLarge
+from gemma_thor_ros.text.grammar_rules import NO_TEXT, Rules, SchemaRules, TooLarge
 from gemma_thor_ros.text.grammar_schema import SchemaReader
 from gemma_thor_ros.text.normalize_tools import NAME
 from gemma_thor_ros.text.tokenizer import Tokenizer
 
 MAX_ROLLBACK = 64                  # tokens that a matcher can take back
 _CACHED_GRAMMARS = 64
+_NOTHING_LEFT = ('NoExtension', 'NoExtensionBias')       # the library's reasons to stop
 _UNGUIDED: Mapping[str, Any] = {'type': 'object', 'additionalProperties': True}
 
 
@@ -114,9 +115,12 @@ class Grammars:
         # these places fails on conjunctions, which therefore leave the choice to the model.
         options = '%llguidance {"no_forcing": true}\n' if rules.has_conjunctions else ''
         matcher = LLMatcher(self._tokenizer, options + rules.text(start), log_level=0)
-        if matcher.is_error():
+        trial = matcher.deep_copy()
+        if not matcher.is_error():
+            trial.compute_bitmask()                      # where some of its limits show
+        if trial.is_error():
             raise RequestError(ErrorCode.UNSUPPORTED, f'{where}: the grammar of the schema can '
-                               f'not be built: {_first_line(matcher.get_error())}', where)
+                               f'not be built: {_first_line(trial.get_error())}', where)
         keys = self._keys if rules.has_free_keys and rules.notation.unique_keys else None
         return Grammar(matcher, keys, self.stop_ids)
 
@@ -124,13 +128,14 @@ class Grammars:
         """What is wrong with the definition of a terminal, or ''."""
         matcher = LLMatcher(self._tokenizer, f'%llguidance {{"no_forcing": true}}\nstart: T\n'
                                              f'T: {terminal}\n', log_level=0)
-        if matcher.is_error():
-            return _first_line(matcher.get_error())
-        stuck = _has(matcher.compute_bitmask(), self.stop_ids[0]) and not matcher.is_accepting()
-        return 'no string fits' if stuck or matcher.is_error() else ''
+        if not matcher.is_error():
+            stuck = _has(matcher.compute_bitmask(), self.stop_ids[0])
+            if matcher.stop_reason() in _NOTHING_LEFT or (stuck and not matcher.is_accepting()):
+                return '' if matcher.is_accepting() else NO_TEXT
+        return _first_line(matcher.get_error())
 
     def _cached(self, key: list[Any], make: Callable[[], Grammar]) -> Grammar:
-        name = json.dumps(key)                           # with the order of properties
+        name = json.dumps(key, default=repr)             # with the order of properties
         with self._lock:
             if name in self._cache:
                 self._cache.move_to_end(name)

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from gemma_thor_ros.text.grammar_text import ANY_TEXT, regex_literal
 from gemma_thor_ros.text.writer import sorted_items
 
-# Adds a terminal, the conjunction of some regular expressions ('~' before one: its negation), and
-# gives its name.
+# Adds a terminal and gives its name: the conjunction of some regular expressions ('~' before one:
+# its negation), within a text before and behind it. The library reads greedily and never goes
+# back, so what may begin alike has to be whole terminals.
 Terminal = Callable[..., str]
 
 # No blank, quote, bracket or sign of the notation, whatever the language. In keys that a model
@@ -42,8 +43,8 @@ class Notation(Protocol):
     def order(self, properties: Iterable[str]) -> list[str]:
         """The order in which an object's properties are written."""
 
-    def literal(self, value: Any) -> str | None:
-        """One given value; None when it can't be written."""
+    def string(self, text: str) -> str | None:
+        """One given string; None when it can't be written."""
 
     def text(self, terminal: Terminal, least: int, most: int | None,
              patterns: Sequence[str]) -> str:
@@ -70,22 +71,9 @@ class CallNotation:
     def order(self, properties: Iterable[str]) -> list[str]:
         return [name for name, _ in sorted_items(dict.fromkeys(properties))]
 
-    def literal(self, value: Any) -> str | None:
-        if isinstance(value, str):
-            body = _lark(value)
-            return None if body is None else self._quoted(body if value else '')
-        if isinstance(value, Mapping):
-            pairs = []
-            for name, item in sorted_items(value):
-                key, inner = self.key(name), self.literal(item)
-                if key is None or inner is None:
-                    return None
-                pairs.append(f'{key} {inner}')
-            return _between('{', pairs, '}')
-        if isinstance(value, list | tuple):
-            items = [self.literal(item) for item in value]
-            return None if None in items else _between('[', [str(item) for item in items], ']')
-        return _lark(json.dumps(value))
+    def string(self, text: str) -> str | None:
+        body = _lark(text)
+        return None if body is None else self._quoted(body if text else '')
 
     def text(self, terminal: Terminal, least: int, most: int | None,
              patterns: Sequence[str]) -> str:
@@ -100,7 +88,7 @@ class CallNotation:
         return _lark(name + ':')
 
     def free_key(self, terminal: Terminal, without: Iterable[str]) -> str:
-        return terminal(_FREE_KEY, *_negated(without)) + ' ":"'
+        return terminal(_FREE_KEY, *_negated(without), end=':')
 
     def _quoted(self, body: str) -> str:
         return f'{self._quote} {body} {self._quote}'
@@ -117,8 +105,8 @@ class JsonNotation:
     def order(self, properties: Iterable[str]) -> list[str]:
         return list(properties)
 
-    def literal(self, value: Any) -> str | None:
-        return _lark(json.dumps(value, ensure_ascii=False, separators=(',', ':')))
+    def string(self, text: str) -> str | None:
+        return _lark(json.dumps(text, ensure_ascii=False))
 
     def text(self, terminal: Terminal, least: int, most: int | None,
              patterns: Sequence[str]) -> str:
@@ -128,13 +116,31 @@ class JsonNotation:
         regexes = [*patterns, _JSON_PLAIN]
         if least or most is not None:
             regexes.append(_repeated('(?s:.)', least, most))
-        return rf'"\"" {terminal(*regexes)} "\""'
+        return terminal(*regexes, start='"', end='"')
 
     def key(self, name: str) -> str | None:
         return _lark(json.dumps(name, ensure_ascii=False) + ':')
 
     def free_key(self, terminal: Terminal, without: Iterable[str]) -> str:
-        return rf'"\"" {terminal(_FREE_KEY, *_negated(without))} "\":"'
+        return terminal(_FREE_KEY, *_negated(without), start='"', end='":')
+
+
+def literal(notation: Notation, value: Any) -> str | None:
+    """One given value; None when it can't be written."""
+    if isinstance(value, str):
+        return notation.string(value)
+    if isinstance(value, list | tuple):
+        items = [literal(notation, item) for item in value]
+        return None if None in items else _between('[', [str(item) for item in items], ']')
+    if not isinstance(value, Mapping):
+        return _lark(json.dumps(value))
+    pairs = []
+    for name in notation.order(value):
+        key, item = notation.key(name), literal(notation, value[name])
+        if key is None or item is None:
+            return None
+        pairs.append(f'{key} {item}')
+    return _between('{', pairs, '}')
 
 
 def _lark(text: str) -> str | None:

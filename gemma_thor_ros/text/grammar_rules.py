@@ -8,10 +8,11 @@ nesting is bounded, also where a schema contains itself. Knows no tokenizer and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import Decimal
 
-from gemma_thor_ros.text.grammar_notation import Notation
+from gemma_thor_ros.text.grammar_notation import Notation, literal
 from gemma_thor_ros.text.grammar_numbers import EVERYTHING, integer_regex, number_regex
 from gemma_thor_ros.text.grammar_schema import Located, Parts, SchemaReader, Shape
 from gemma_thor_ros.text.grammar_text import (
@@ -29,7 +30,8 @@ _MAX_MULTIPLES = 512               # multiples that are written out one by one
 _ANY = Located(True, '#any')
 _WORDS = ('"null"', '"true"', '"false"')
 
-# Takes a terminal's definition: what is wrong with it, or ''.
+NO_TEXT = 'no text fits'
+# Takes a terminal's definition: NO_TEXT, or what else is wrong with it, or ''.
 Check = Callable[[str], str]
 
 
@@ -49,11 +51,17 @@ class Rules:
         """Add a rule, unless there is one with the same body; gives its name."""
         return self._define(body, 'r')
 
-    def terminal(self, *regexes: str) -> str:
-        """Add a terminal: the conjunction of some expressions, '~' before one negates it."""
+    def terminal(self, *regexes: str, start: str = '', end: str = '') -> str:
+        """Add a terminal: the conjunction of some expressions, '~' before one negates it, with a
+        text before and behind it.
+        """
         if len(regexes) > 1:
             self.has_conjunctions = True
-        return self._define(conjunction(*regexes), 'T')
+        name = self._define(conjunction(*regexes), 'T')
+        if start or end:
+            around = [json.dumps(text) if text else '' for text in (start, end)]
+            name = self._define(f'{around[0]} {name} {around[1]}'.strip(), 'T')
+        return name
 
     def text(self, start: str) -> str:
         """The whole grammar."""
@@ -123,7 +131,7 @@ class SchemaRules:
 
     def _shape(self, shape: Shape, depth: int) -> list[str]:
         if shape.values is not None:
-            found = [self._notation.literal(value) for value in shape.values
+            found = [literal(self._notation, value) for value in shape.values
                      if not isinstance(value, str) or self._matches(value, shape)]
             return [body for body in found if body is not None]
         if shape.is_free:
@@ -189,19 +197,25 @@ class SchemaRules:
         patterns += self._patterns(shape)
         made: list[tuple[str, ...]] = []
 
-        def terminal(*regexes: str) -> str:
+        def terminal(*regexes: str, start: str = '', end: str = '') -> str:
             made.append(regexes)
-            return self._rules.terminal(*regexes)
+            return self._rules.terminal(*regexes, start=start, end=end)
 
         body = self._notation.text(terminal, shape.min_length, shape.max_length, patterns)
-        if len(made[0]) > 1 and self._rules.check(conjunction(*made[0])):
-            return None                                  # together they leave no string
-        return body
+        return body if len(made[0]) == 1 or self._holds(made[0], shape) else None
 
     def _matches(self, text: str, shape: Shape) -> bool:
         """Whether a given string matches the patterns beside it."""
         regexes = self._patterns(shape)
-        return not regexes or not self._rules.check(conjunction(regex_literal(text), *regexes))
+        return not regexes or self._holds((regex_literal(text), *regexes), shape)
+
+    def _holds(self, regexes: tuple[str, ...], shape: Shape) -> bool:
+        """Whether expressions leave any text, all together."""
+        fault = self._rules.check(conjunction(*regexes))
+        if fault and fault != NO_TEXT:
+            pointer = shape.patterns[0].pointer if shape.patterns else ''
+            raise self._reader.refused('pattern', pointer, fault)
+        return not fault
 
     def _patterns(self, shape: Shape) -> list[str]:
         """The expressions of a shape's patterns, each for a whole string."""
@@ -212,7 +226,7 @@ class SchemaRules:
             except UnfitPattern as error:
                 raise self._reader.refused('pattern', pattern.pointer, str(error)) from error
             fault = self._rules.check(conjunction(regex))
-            if fault:
+            if fault and fault != NO_TEXT:
                 raise self._reader.refused('pattern', pattern.pointer, fault)
             regexes.append(regex)
         return regexes

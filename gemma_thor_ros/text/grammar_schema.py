@@ -285,7 +285,7 @@ class SchemaReader:
         both = self._both(one, other)
         if both is None:
             return True
-        if both.types != {'object'}:
+        if both.types & (one.kinds | other.kinds) != {'object'}:      # of what is written at all
             return False
         for name in set(one.required) & set(other.required):
             mine, theirs = _constants(one, name), _constants(other, name)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -237,3 +238,14 @@ def test_grammars_are_compiled_once_and_matchers_are_apart(grammars: Grammars,
     assert other.mask() == start != one.mask()
     ordered = grammars.answer({'properties': {'a': True, 'b': True}}, 'schema')
     assert grammars.answer({'properties': {'b': True, 'a': True}}, 'schema') is not ordered
+
+
+def test_threads_do_not_disturb_each_other(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    """Matchers of one grammar in several threads: the same walks as one after the other."""
+    schema = {'properties': {'a': {'type': 'string', 'maxLength': 9}, 'b': {'type': 'object'},
+                             'c': {'type': 'number', 'minimum': 0.5}}}
+    grammar = grammars.calls([Tool('t', schema), Tool('u', None)])
+    seeds = range(48)
+    alone = [walk(tokenizer, grammar, seed) for seed in seeds]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(lambda seed: walk(tokenizer, grammar, seed), seeds)) == alone
