@@ -85,6 +85,10 @@ class Peer:
         with contextlib.suppress(ExternalShutdownException):
             self.executor.spin()
 
+    def make(self, function):
+        """Run `function` in the spinning thread: entities made beside it have broken its wait."""
+        return self.wait(self.executor.create_task(function))
+
     def wait(self, future, limit_s=10.0):
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
@@ -95,14 +99,18 @@ class Peer:
     def call(self, kind, name, /, limit_s=10.0, **fields):
         client = self._clients.get(name)
         if client is None:
-            client = self._clients[name] = self.node.create_client(kind, f'/{NAME}/{name}')
+            client = self._clients[name] = self.make(
+                lambda: self.node.create_client(kind, f'/{NAME}/{name}')
+            )
         assert client.wait_for_service(START_S), f'/{NAME}/{name} is not there'
         return self.wait(client.call_async(kind.Request(**fields)), limit_s)
 
     def state(self):
         """Return the lifecycle state; asked again when a node that just started lost the call."""
         for _ in range(20):
-            client = self.node.create_client(GetState, f'/{NAME}/get_state')
+            client = self.make(
+                lambda: self.node.create_client(GetState, f'/{NAME}/get_state')
+            )
             try:
                 assert client.wait_for_service(START_S), f'/{NAME}/get_state is not there'
                 future = client.call_async(GetState.Request())
@@ -110,7 +118,7 @@ class Peer:
             except NoAnswerError:
                 continue
             finally:
-                self.node.destroy_client(client)
+                self.make(lambda client=client: self.node.destroy_client(client))
         raise NoAnswerError('get_state does not answer')
 
     def change_state(self, transition, limit_s=10.0):
@@ -118,8 +126,8 @@ class Peer:
         request.transition.id = transition
         client = self._clients.get('change_state')
         if client is None:
-            client = self._clients['change_state'] = self.node.create_client(
-                ChangeState, f'/{NAME}/change_state'
+            client = self._clients['change_state'] = self.make(
+                lambda: self.node.create_client(ChangeState, f'/{NAME}/change_state')
             )
         assert client.wait_for_service(START_S)
         return self.wait(client.call_async(request), limit_s).success
@@ -127,7 +135,9 @@ class Peer:
     def send_goal(self, text='hi', feedback=None, **fields):
         action = self._actions.get(NAME)
         if action is None:
-            action = self._actions[NAME] = ActionClient(self.node, Chat, f'/{NAME}/chat')
+            action = self._actions[NAME] = self.make(
+                lambda: ActionClient(self.node, Chat, f'/{NAME}/chat')
+            )
         assert action.wait_for_server(START_S)
         fields.setdefault('messages', [ChatMessage(role='user', content=text)])
         goal = Chat.Goal(**fields)
