@@ -37,15 +37,21 @@ class Heartbeat:
         self._is_active = is_active
         self._publisher = node.create_publisher(msg.Heartbeat, '~/heartbeat', HEARTBEAT_QOS)
         self._stopping = threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name='heartbeat', daemon=True)
 
     def start(self) -> None:
         """Begin to beat."""
         self._thread.start()
 
+    def beat_now(self) -> None:
+        """Send a beat without waiting for the next one: what it says has changed."""
+        self._wake.set()
+
     def stop(self, timeout_s: float = 1.0) -> None:
         """Send a last beat that says inactive, and end the thread."""
         self._stopping.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -53,11 +59,12 @@ class Heartbeat:
         sequence = 0
         due = time.monotonic()
         while not self._stopping.is_set():
+            self._wake.clear()
             self._beat(sequence, self._is_active())
             sequence += 1
             # After a pause (a suspended machine) beats go on from now, they are not made up for.
             due = max(due + PERIOD_S, time.monotonic())
-            self._stopping.wait(due - time.monotonic())
+            self._wake.wait(due - time.monotonic())
         self._beat(sequence, active=False)
 
     def _beat(self, sequence: int, active: bool) -> None:

@@ -265,6 +265,7 @@ class LlmNode(LifecycleNode):
         self._runtime.open()
         self._requests.open()
         self._active = True
+        self._heartbeat.beat_now()  # the guard refuses the goals of an inactive node
         self.get_logger().info(f'active: {self.get_fully_qualified_name()}/chat takes goals')
         return _SUCCESS
 
