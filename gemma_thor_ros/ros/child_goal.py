@@ -21,6 +21,7 @@ from unique_identifier_msgs.msg import UUID
 
 FEEDBACK_PERIOD_S = 0.1          # a server that floods feedback is heard at 10 Hz
 MAX_CANCEL_PERIOD_S = 5.0
+MAX_SILENCE_S = 60.0             # a server that has not answered by then holds no place any more
 
 _ENDS = {GoalStatus.STATUS_SUCCEEDED: 'succeeded', GoalStatus.STATUS_ABORTED: 'aborted',
          GoalStatus.STATUS_CANCELED: 'canceled'}
@@ -73,12 +74,13 @@ class ChildGoal:
         report: takes the end.
         feedback: takes (status, serialized feedback).
         log: takes a line for the guard's log.
+        servers: gives the ids of the target's servers on the graph.
     """
 
     def __init__(self, order: Order, client: ActionClient[Any, Any, Any], limits: Limits,
                  now: float, *, check: Callable[[], str], report: Callable[[ChildEnd], None],
                  feedback: Callable[[str, bytes], None], log: Callable[[str], object],
-                 clock: Callable[[], float]) -> None:
+                 clock: Callable[[], float], servers: Callable[[], frozenset[bytes]]) -> None:
         self.order = order
         self.started = now
         self.status = 'sending'
@@ -92,6 +94,8 @@ class ChildGoal:
         self._feedback = feedback
         self._log = log
         self._clock = clock
+        self._servers = servers
+        self._server_gids: frozenset[bytes] = frozenset()
         self._sent_at: float | None = None
         self._handle: Any = None
         self._accepted_at = 0.0
@@ -114,8 +118,12 @@ class ChildGoal:
                 self._tell('unavailable', 'the server did not acknowledge the goal within '
                                           f'{self.order.server_timeout:g} s')
                 self._want_cancel('unavailable', 'not acknowledged in time')
-                if not self._client.server_is_ready():
+                if not self._client.server_is_ready() or self._server_is_another():
                     self._finish('unknown', 'the server went away without an answer')
+                elif now - self._sent_at > MAX_SILENCE_S:
+                    self._log(f'{self.order.target} has not acknowledged a goal for '
+                              f'{MAX_SILENCE_S:g} s; it is cancelled if that still comes')
+                    self._finish('unknown', 'never acknowledged')
         elif not self._cancel_status:
             if self.order.timeout and now - self._accepted_at > self.order.timeout:
                 self._feedback('timeout', b'')
@@ -154,6 +162,7 @@ class ChildGoal:
             self._finish('refused', refusal)
             return
         self._sent_at = now
+        self._server_gids = self._servers()
         future = self._client.send_goal_async(
             self.order.goal, feedback_callback=self._on_feedback,
             goal_uuid=UUID(uuid=list(self.order.goal_id)))
@@ -162,7 +171,11 @@ class ChildGoal:
 
     def _on_acknowledged(self, future: Future[Any]) -> None:
         handle = future.result()
-        if self.ended or handle is None:
+        if handle is None:
+            return
+        if self.ended:                   # long given up: still ours to cancel
+            if handle.accepted:
+                handle.cancel_goal_async()
             return
         if not handle.accepted:
             self._finish('rejected', 'the server rejected the goal')
@@ -178,6 +191,10 @@ class ChildGoal:
             self._send_cancel(self._accepted_at)
         else:
             self._feedback('accepted', b'')
+
+    def _server_is_another(self) -> bool:
+        """Whether the server that got the goal has left the graph, and another has its name."""
+        return bool(self._server_gids) and not self._server_gids & self._servers()
 
     def _on_feedback(self, message: Any) -> None:
         now = self._clock()

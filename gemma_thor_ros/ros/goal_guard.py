@@ -314,7 +314,13 @@ class GoalGuard(Node):
         return ChildGoal(
             _order(request, goal), client, self._limits, time.monotonic(),
             check=lambda: self._sending_fault(request), report=end.set_result, feedback=feedback,
-            log=self.get_logger().error, clock=time.monotonic)
+            log=self.get_logger().error, clock=time.monotonic,
+            servers=lambda: self._servers(request.target))
+
+    def _servers(self, target: str) -> frozenset[bytes]:
+        """Return the ids of an action's servers: those of their status publishers."""
+        found = self.get_publishers_info_by_topic(f'{target}/_action/status')
+        return frozenset(bytes(info.endpoint_gid) for info in found)
 
     def _start_stream(self, request: RunChild.Goal, end: Future[ChildEnd],
                       feedback: Any) -> TopicChild:

@@ -1,0 +1,103 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""A child goal whose server does not acknowledge it; no processes, the clock is the test's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rclpy.task import Future
+
+from gemma_thor_ros.ros.child_goal import ChildEnd, ChildGoal, Limits, Order
+
+GOAL_ID = bytes(range(16))
+
+
+class Handle:
+    """What rclpy gives for an accepted goal."""
+
+    def __init__(self) -> None:
+        self.accepted = True
+        self.cancels = 0
+        self.result: Future[Any] = Future()
+
+    def cancel_goal_async(self) -> Future[Any]:
+        self.cancels += 1
+        return Future()
+
+    def get_result_async(self) -> Future[Any]:
+        return self.result
+
+
+class Client:
+    """What a child goal needs of an ActionClient."""
+
+    def __init__(self) -> None:
+        self.answer: Future[Any] = Future()
+
+    def server_is_ready(self) -> bool:
+        return True
+
+    def send_goal_async(self, goal: Any, feedback_callback: Any, goal_uuid: Any) -> Future[Any]:
+        return self.answer
+
+
+class Bench:
+    """A goal that has been sent to the server 'a' at the time 0."""
+
+    def __init__(self) -> None:
+        self.client: Any = Client()
+        self.now = 0.0
+        self.servers = frozenset((b'a',))
+        self.told: list[ChildEnd] = []
+        self.log: list[str] = []
+        order = Order(GOAL_ID, 'r', 'c', 'drive', '/drive', True, None, 2.0, 60.0)
+        self.goal = ChildGoal(
+            order, self.client, Limits(), 0.0, check=lambda: '', report=self.told.append,
+            feedback=lambda status, payload: None, log=self.log.append,
+            clock=lambda: self.now, servers=lambda: self.servers)
+        self.tick(0.0)
+
+    def tick(self, now: float) -> None:
+        self.now = now
+        self.goal.tick(now)
+
+
+def acknowledge(bench: Bench) -> Handle:
+    """Answer the goal: the server takes it."""
+    handle = Handle()
+    bench.client.answer.set_result(handle)       # calls the goal back, as there is no executor
+    return handle
+
+
+def test_a_silent_server_is_waited_for_after_the_node_has_been_told() -> None:
+    bench = Bench()
+    bench.tick(1.9)
+    assert not bench.told
+    bench.tick(2.1)
+    assert [end.status for end in bench.told] == ['unavailable'] and not bench.goal.ended
+    bench.tick(30.0)
+    assert not bench.goal.ended
+    handle = acknowledge(bench)
+    assert handle.cancels == 1 and 'had been given up' in bench.log[-1]
+    assert len(bench.told) == 1
+
+
+def test_when_another_server_has_the_name_the_goal_is_over() -> None:
+    bench = Bench()
+    bench.servers = frozenset((b'a', b'b'))      # the old one may still be there
+    bench.tick(2.1)
+    assert bench.told[0].status == 'unavailable' and not bench.goal.ended
+    bench.servers = frozenset((b'b',))
+    bench.tick(2.2)
+    assert bench.goal.ended and len(bench.told) == 1
+
+
+def test_a_goal_that_is_never_acknowledged_holds_no_place_but_stays_ours() -> None:
+    bench = Bench()
+    bench.tick(2.1)
+    bench.tick(59.0)
+    assert not bench.goal.ended
+    bench.tick(61.0)
+    assert bench.goal.ended and 'has not acknowledged a goal for 60 s' in bench.log[-1]
+    assert acknowledge(bench).cancels == 1
