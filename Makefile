@@ -50,6 +50,13 @@ test-numpy1: ## the unit and model tests with NumPy 1.26, as on a Jetson
 	@scripts/setup_venv.sh --venv .venv-numpy1 --numpy1
 	@scripts/run_tests.sh --venv .venv-numpy1 unit model
 
+.PHONY: soak
+soak: SOAK_S := $(or $(SOAK_S),3600)
+soak: setup ## an hour (SOAK_S=seconds) of the robot's side, and the engine's soak; kept in bench/reports
+	@mkdir -p bench/reports
+	@$(VENV)/bin/python bench/soak.py --json bench/reports/engine_soak-$$(date +%F).json
+	@scripts/ros_sandbox.sh $(VENV)/bin/python bench/robot_soak.py --seconds $(SOAK_S)
+
 .PHONY: lint
 lint: setup ## ruff, mypy and the import rules
 	@scripts/run_tests.sh --venv $(VENV) lint
