@@ -20,8 +20,9 @@ from gemma_thor_ros.text.writer import sorted_items
 Terminal = Callable[..., str]
 
 # No blank, quote, bracket or sign of the notation, whatever the language. In keys that a model
-# invents; declared ones may have blanks inside.
-_FREE_KEY = r'[^\s,:{}\[\]="\'<>\\\x00-\x1F\x7F]+'
+# invents; declared ones may have blanks inside. A call's may be of any length: there a longer one
+# has to be possible where a key has been used.
+_FREE_SIGN = r'[^\s,:{}\[\]="\'<>\\\x00-\x1F\x7F]'
 _KEY_SIGNS = frozenset(',:{}[]="\'<>\r\n')
 # JSON's escapes but those of half characters.
 _JSON_UNIT = (r'([^"\\\x00-\x1F\x7F]|\\(["\\\/bfnrt]'
@@ -88,7 +89,7 @@ class CallNotation:
         return _lark(name + ':')
 
     def free_key(self, terminal: Terminal, without: Iterable[str]) -> str:
-        return terminal(_FREE_KEY, *_negated(without), end=':')
+        return terminal(f'{_FREE_SIGN}+', *_negated(without), end=':')
 
     def _quoted(self, body: str) -> str:
         return f'{self._quote} {body} {self._quote}'
@@ -122,7 +123,7 @@ class JsonNotation:
         return _lark(json.dumps(name, ensure_ascii=False) + ':')
 
     def free_key(self, terminal: Terminal, without: Iterable[str]) -> str:
-        return terminal(_FREE_KEY, *_negated(without), start='"', end='":')
+        return terminal(f'{_FREE_SIGN}{{1,64}}', *_negated(without), start='"', end='":')
 
 
 def literal(notation: Notation, value: Any) -> str | None:
