@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from geometry_msgs.msg import PoseStamped
 
+from gemma_thor_ros.resources import folder
 from gemma_thor_ros.ros.binding import BoundTool, bind_policy
 from gemma_thor_ros.ros.checks import TurnContext, check_call
+from gemma_thor_ros.ros.frames import StaticFrames
 from gemma_thor_ros.ros.interfaces import find_messages
-from gemma_thor_ros.ros.policy import parse_policy
+from gemma_thor_ros.ros.places import Places
+from gemma_thor_ros.ros.policy import load_policy, parse_policy
 from gemma_thor_ros.ros.verdict import CallRefusedError, Outcome
 from gemma_thor_ros.schema import ConfigError, FinishReason, ToolCall
 
@@ -71,6 +74,29 @@ def test_case_d04_a_quaternion_that_is_no_rotation_is_refused(z: float, w: float
         goal(text, x=1, y=2)
     assert caught.value.outcome is Outcome.REFUSED_RANGE
     assert 'pose.pose.orientation is no rotation' in caught.value.reason
+
+
+def test_the_policy_for_nav2_robots_fits_nav2() -> None:
+    policy = load_policy(folder('config') / 'tools' / 'nav2.yaml')
+    bound = bind_policy(policy)
+
+    def go(name: str, **arguments: Any) -> Any:
+        checked = check_call(policy, ToolCall('c', name, arguments),
+                             TurnContext(FinishReason.TOOL_CALLS))
+        message = bound[name].make_message(checked.fields)
+        Places(policy, StaticFrames([], ['map'])).check(bound[name], message)
+        return message.pose
+
+    pose = go('navigate', x=3, y=-4, heading=90)
+    assert (pose.header.frame_id, pose.pose.position.x, pose.pose.position.y) == ('map', 3.0, -4.0)
+    assert pose.pose.orientation.z == pytest.approx(math.sqrt(0.5))
+    assert go('go_home').pose.position.x == 0.0
+    with pytest.raises(CallRefusedError) as caught:
+        go('navigate', x=11, y=0)
+    assert caught.value.outcome is Outcome.REFUSED_GEOFENCE
+    assert policy.frames.source == 'tf'
+    told = bound['where_am_i'].result_values(bound['where_am_i'].result_class())
+    assert told == {'x': 0.0, 'y': 0.0}
 
 
 def test_quaternions_are_found_wherever_they_are() -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,15 @@ from hypothesis import strategies as st
 from gemma_thor_ros.resources import folder
 from gemma_thor_ros.ros.checks import TurnContext, check_call
 from gemma_thor_ros.ros.policy import load_policy, parse_policy
+from gemma_thor_ros.ros.policy_schema import (
+    AREA_SCHEMA,
+    ARGUMENT_SCHEMA,
+    FRAMES_SCHEMA,
+    POLICY_SCHEMA,
+    PRECONDITION_SCHEMA,
+    RESULT_SCHEMA,
+    TOOL_SCHEMA,
+)
 from gemma_thor_ros.ros.policy_types import Policy
 from gemma_thor_ros.ros.verdict import CallRefusedError
 from gemma_thor_ros.schema import ConfigError, FinishReason, ToolCall
@@ -197,9 +207,47 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
         load_policy(bad)
 
 
+PAGE = Path(__file__).resolve().parents[3] / 'docs' / 'tool_policy.md'
+
+
+def documented() -> list[str]:
+    """Return the YAML examples of the documentation."""
+    return [part.split('```')[0] for part in
+            PAGE.read_text(encoding='utf-8').split('```yaml\n')[1:]]
+
+
+def test_the_other_examples_of_the_documentation_are_parts_of_a_policy() -> None:
+    places, conditions = documented()[1:]
+    policy = parse_policy(f"""version: 1
+{places}
+{conditions}
+tools:
+  go:
+    description: Go.
+    motion: true
+    action: {{name: go, type: demo_msgs/action/Go}}
+    timeout_s: 1
+    pose: {{frame: base_link, x: distance}}
+    area: lab
+    requires: [charged, localized, door]
+    rate: {{calls: 5, period_s: 60}}
+""", 'docs/tool_policy.md')
+    assert policy.areas['lab'].holds(5.0, 5.0) and not policy.areas['lab'].holds(0.5, 0.5)
+    assert policy.frames.static[0].translation == (12.5, -3.0, 0.0)
+
+
+@pytest.mark.parametrize('schema', [POLICY_SCHEMA, TOOL_SCHEMA, ARGUMENT_SCHEMA, RESULT_SCHEMA,
+                                    PRECONDITION_SCHEMA, FRAMES_SCHEMA, AREA_SCHEMA])
+def test_every_key_is_documented(schema: dict[str, Any]) -> None:
+    text = PAGE.read_text(encoding='utf-8')
+    for key, value in schema['properties'].items():
+        assert re.search(rf'`{key}`|^ *(- \{{)?{key}: |[`{{ ]{key}[:,}}]', text, re.MULTILINE), key
+        for inner in value.get('properties', {}):
+            assert inner in text, (key, inner)
+
+
 def test_the_example_of_the_documentation_is_a_policy() -> None:
-    page = Path(__file__).resolve().parents[3] / 'docs' / 'tool_policy.md'
-    example = page.read_text(encoding='utf-8').split('```yaml\n')[1].split('```')[0]
+    page, example = PAGE, documented()[0]
     policy = parse_policy(example, 'docs/tool_policy.md')
     turn = TurnContext(FinishReason.TOOL_CALLS)
     call = ToolCall('c', 'move', {'distance': 10, 'unit': 'ft', 'direction': 'backward'})
