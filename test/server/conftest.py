@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,6 +44,16 @@ class Server:
 
 StartServer = Callable[..., Server]
 EndServer = Callable[[Server], None]
+
+
+def wait_until(condition: Any, seconds: float = 3.0) -> bool:
+    """Whether a condition becomes true within so many seconds."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return bool(condition())
 
 
 @pytest.fixture(scope='session')

@@ -19,7 +19,7 @@ from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.server.errors import without_folders
 from gemma_thor_ros.server.run import Sidecar
 
-from .conftest import HTTP, Server, StartServer
+from .conftest import HTTP, Server, StartServer, wait_until
 
 USER: Any = [{'role': 'user', 'content': 'level?'}]
 CALL = '<|tool_call>call:get_battery{}<tool_call|><|tool_response>'
@@ -93,10 +93,7 @@ def test_too_many_choices_start_nothing(start_server: StartServer) -> None:
     busy = server.post({'messages': USER, 'n': 4})
     assert (busy.status_code, busy.headers['retry-after']) == (429, '1')
     stats = server.runtime.require_chat().stats
-    limit = time.monotonic() + 2.0
-    while stats().running + stats().waiting and time.monotonic() < limit:
-        time.sleep(0.01)
-    assert stats().running + stats().waiting == 0
+    assert wait_until(lambda: stats().running + stats().waiting == 0)
     assert server.post({'messages': USER, 'n': 3}).status_code == 200
 
 
@@ -142,7 +139,8 @@ def test_one_failed_choice_ends_the_others(start_server: StartServer) -> None:
     thread.start()
     thread.join(10.0)
     assert done[0].status_code == 504
-    assert server.runtime.require_chat().stats().running == 0
+    stats = server.runtime.require_chat().stats
+    assert wait_until(lambda: stats().running == 0, 2.0)   # the other one ends with its step
 
 
 def test_priorities_up_to_the_limit(start_server: StartServer) -> None:
@@ -273,7 +271,4 @@ def test_64_clients_get_their_own_answers(start_server: StartServer) -> None:
         thread.join(60.0)
     assert not wrong
     stats = server.runtime.require_chat().stats
-    limit = time.monotonic() + 2.0
-    while stats().running and time.monotonic() < limit:
-        time.sleep(0.01)
-    assert (stats().running, stats().waiting) == (0, 0)
+    assert wait_until(lambda: (stats().running, stats().waiting) == (0, 0))

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from .conftest import Server, StartServer
+from .conftest import Server, StartServer, wait_until
 
 
 def test_text_is_not_parsed(start_server: StartServer) -> None:
@@ -125,4 +125,4 @@ def test_what_is_not_served_is_named(plain_server: Server, options: Any) -> None
         plain_server.client().completions.create(**{'model': 'scripted', 'prompt': 'x', **options})
     assert error.value.status_code == (404 if 'model' in options else 400)
     assert error.value.body['message']                          # type: ignore[index]
-    assert plain_server.runtime.require_chat().stats().running == 0
+    assert wait_until(lambda: plain_server.runtime.require_chat().stats().running == 0)

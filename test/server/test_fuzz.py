@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import HTTP, Server, StartServer
+from .conftest import HTTP, Server, StartServer, wait_until
 
 USER: Any = [{'role': 'user', 'content': 'hi'}]
 PATHS = ('/v1/chat/completions', '/v1/completions', '/v1/responses', '/tokenize', '/detokenize',
@@ -149,15 +149,6 @@ def test_broken_http_is_no_5xx(plain_server: Server) -> None:
             connection.shutdown(socket.SHUT_WR)
             answer = read_all(connection)
         assert not answer.startswith(b'HTTP/1.1 5'), (bytes(data), answer)
-
-
-def wait_until(condition: Any, seconds: float = 3.0) -> bool:
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return bool(condition())
 
 
 @pytest.mark.parametrize('stream', [True, False])

@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from .conftest import StartServer
+from .conftest import StartServer, wait_until
 
 USER: Any = [{'role': 'user', 'content': 'level?'}]
 TOOLS: Any = [
@@ -147,7 +147,7 @@ def test_stop_strings_and_the_call_after_them(start_server: StartServer) -> None
             text, finish = choice.message.content, choice.finish_reason
             assert choice.message.tool_calls is None
         assert (text, finish) == ('All done', 'stop')
-    assert server.runtime.require_chat().stats().running == 0
+    assert wait_until(lambda: server.runtime.require_chat().stats().running == 0)
 
 
 def test_logprobs(start_server: StartServer) -> None:

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from .conftest import Server, StartServer
+from .conftest import Server, StartServer, wait_until
 
 EXAMPLES = 15
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
@@ -100,4 +100,4 @@ def test_every_route_is_on_the_page(plain_server: Server) -> None:
 def test_the_server_still_answers(plain_server: Server) -> None:
     answer = plain_server.post({'messages': [{'role': 'user', 'content': 'x'}]})
     assert answer.status_code == 200
-    assert plain_server.runtime.require_chat().stats().running == 0
+    assert wait_until(lambda: plain_server.runtime.require_chat().stats().running == 0)

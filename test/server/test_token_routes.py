@@ -14,7 +14,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from .conftest import Server, StartServer
+from .conftest import Server, StartServer, wait_until
 
 USER: Any = [{'role': 'user', 'content': 'hi'}]
 
@@ -122,8 +122,8 @@ def test_figures_while_it_runs_and_after_a_cancel(start_server: StartServer) -> 
     assert figures(server)['vllm:kv_cache_usage_perc'] > 0
     server.runtime.require_chat().cancel(stream.response.headers['x-request-id'])
     list(stream)
+    assert wait_until(lambda: figures(server)['vllm:num_requests_running'] == 0)
     now = figures(server)
-    assert now['vllm:num_requests_running'] == 0
     assert now['vllm:request_success_total{finished_reason=abort}'] == 1
 
 

@@ -27,7 +27,7 @@ SPOKEN = [
     'I see two boxes.', 'The dock is 2.5 metres away.',
     'The battery is at 80 percent, so I can go there.',
 ]  # fmt: skip
-STEP_S = 0.01
+STEP_S = 0.04            # an answer takes a second: time to act in the middle of it
 
 
 @pytest.fixture(scope='module')
