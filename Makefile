@@ -52,9 +52,10 @@ test-numpy1: ## the unit and model tests with NumPy 1.26, as on a Jetson
 
 .PHONY: soak
 soak: SOAK_S := $(or $(SOAK_S),3600)
-soak: setup ## an hour (SOAK_S=seconds) of the robot's side, and the engine's soak; kept in bench/reports
+soak: setup ## an hour (SOAK_S=seconds) of the robot's side, and the soaks of engine and HTTP; see bench/reports
 	@mkdir -p bench/reports
 	@$(VENV)/bin/python bench/soak.py --json bench/reports/engine_soak-$$(date +%F).json
+	@$(VENV)/bin/python bench/http_soak.py --json bench/reports/http_soak-$$(date +%F).json
 	@scripts/ros_sandbox.sh $(VENV)/bin/python bench/robot_soak.py --seconds $(SOAK_S)
 
 .PHONY: lint
