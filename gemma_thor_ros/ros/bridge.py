@@ -151,7 +151,7 @@ class ToolBridge:
         except CallRefusedError as refusal:
             status = _REFUSED_STATUS.get(refusal.outcome, 'refused')
             run.tell(Step.DENIED if status == 'denied' else Step.REFUSED, status, refusal.reason)
-            return run.verdict(refusal.outcome, status, refusal.reason)
+            return run.verdict(refusal.outcome, status, refusal.reason, for_model=refusal.told)
         return follow()
 
     def run_turn(self, calls: Sequence[ToolCall], *, request_id: str, turn: TurnContext,
@@ -261,7 +261,8 @@ class ToolBridge:
     def _check_stop(self, run: ToolRun) -> None:
         stop = self.guard.motion_fault() if run.motion else ''
         if stop:
-            raise CallRefusedError(Outcome.REFUSED_STOPPED, f'motion is stopped: {stop}')
+            raise CallRefusedError(Outcome.REFUSED_STOPPED, f'motion is stopped: {stop}',
+                                   self.guard.motion_fault_in_short())
 
     def _send(self, run: ToolRun, turn: TurnContext) -> Callable[[], Verdict]:
         """Check everything again, at the moment of sending, and send; return what follows it."""

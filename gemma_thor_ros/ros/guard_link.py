@@ -152,6 +152,15 @@ class GuardLink:
             return ''
         return state.reason or 'stopped'
 
+    def motion_fault_in_short(self) -> str:
+        """Return motion_fault in a few words for the model: names of topics only confuse it."""
+        state = self.state
+        if state is None or not state.stopped:
+            return 'the robot may not move now' if self.motion_fault() else ''
+        if state.latched:
+            return 'the robot was stopped; a person has to release it'
+        return 'the robot is stopped'
+
     def stop_reason(self) -> str:
         """Return why the robot is stopped by a stop topic or the latch, or ''."""
         state = self.state

@@ -113,7 +113,8 @@ class GuardedCalls:
         if stop:
             run.tell(Step.STOPPED, status, reason)
         run.tell(Step.FINISHED, status)
-        return run.verdict(Outcome.EXECUTED, status, reason)
+        short = self._guard.motion_fault_in_short() if stop else ''
+        return run.verdict(Outcome.EXECUTED, status, reason, for_model=short)
 
     def _lost(self, run: ToolRun, bound: BoundTool, fault: str) -> Verdict:
         """The guard does not hold the goal (any more): cancel it ourselves, and say so."""
@@ -134,11 +135,11 @@ class GuardedCalls:
     def _finished(self, run: ToolRun, bound: BoundTool, result: RunChild.Result) -> Verdict:
         status, reason = result.status, result.reason
         if status in ('refused', 'unavailable'):
-            outcome = Outcome.UNAVAILABLE
+            outcome, short = Outcome.UNAVAILABLE, ''
             if status == 'refused' and run.motion and self._guard.motion_fault():
-                outcome = Outcome.REFUSED_STOPPED
+                outcome, short = Outcome.REFUSED_STOPPED, self._guard.motion_fault_in_short()
             run.tell(Step.REFUSED, status, reason)
-            return run.verdict(outcome, status, reason)
+            return run.verdict(outcome, status, reason, for_model=short)
         values: dict[str, Any] = {}
         if result.payload:
             message = deserialize_message(bytes(result.payload), bound.result_class)
@@ -146,10 +147,12 @@ class GuardedCalls:
                 values = bound.result_values(message)
             else:
                 reason = reason or bound.reason(message)
+        short = ''
         if status == 'stopped':
             run.tell(Step.STOPPED, status, reason)
+            short = self._guard.motion_fault_in_short()
         run.tell(Step.FINISHED, status, told(status, reason, values))
-        return run.verdict(Outcome.EXECUTED, status, reason, values)
+        return run.verdict(Outcome.EXECUTED, status, reason, values, short)
 
 
 def _tell_feedback(run: ToolRun, bound: BoundTool, feedback: RunChild.Feedback) -> None:

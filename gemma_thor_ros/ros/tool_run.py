@@ -59,10 +59,11 @@ class ToolRun:
                                 self.motion, self.target, self.goal_id, status, detail))
 
     def verdict(self, outcome: Outcome, status: str, reason: str = '',
-                values: dict[str, Any] | None = None) -> Verdict:
-        """Return the end of the call."""
+                values: dict[str, Any] | None = None, for_model: str = '') -> Verdict:
+        """Return the end of the call; `for_model` is a reason that the model gets instead."""
+        text = told(status, for_model or reason, values)
         return Verdict(self.call.call_id, self.call.name, self.arguments_json, self.call.repaired,
-                       self.motion, outcome, status, reason, told(status, reason, values),
+                       self.motion, outcome, status, reason, text,
                        self.target, self.goal_id if outcome is Outcome.EXECUTED else b'',
                        (time.monotonic() - self.started) * 1e3)
 

@@ -58,12 +58,16 @@ class Step(IntEnum):
 
 
 class CallRefusedError(Exception):
-    """A call may not act. `outcome` says which rule, the message is a sentence for the model."""
+    """A call may not act. `outcome` says which rule, the message is a sentence for people.
 
-    def __init__(self, outcome: Outcome, reason: str) -> None:
+    `told` is what the model is told instead, where that is too much for it; '' = the same.
+    """
+
+    def __init__(self, outcome: Outcome, reason: str, told: str = '') -> None:
         super().__init__(reason)
         self.outcome = outcome
         self.reason = reason
+        self.told = told
 
 
 @dataclass(frozen=True)

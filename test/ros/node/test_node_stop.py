@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -168,6 +169,12 @@ def test_case_d11_a_stop_ends_the_tokens_and_refuses_the_calls_that_wait(robot):
     refused = peer.run_goal('drive on', execute_tools=True, max_rounds=1)[1]
     assert refused.error_code == ErrorCode.NONE
     assert {v.outcome for v in refused.tool_verdicts} == {ToolVerdict.OUTCOME_REFUSED_STOPPED}
+    # People get every source; the model a sentence that even a small one can repeat.
+    for verdict in refused.tool_verdicts:
+        assert verdict.reason.startswith('motion is stopped: /demo_robot/stop: true received')
+        assert 'latched' in verdict.reason
+        assert json.loads(verdict.result_json) == {
+            'status': 'refused', 'reason': 'the robot was stopped; a person has to release it'}
     robot.release()
 
 
