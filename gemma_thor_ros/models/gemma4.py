@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""The Gemma 4 text decoder: one forward pass, written once, over an op table.
+"""The Gemma 4 text decoder: one forward pass, written once, over a device's ops.
 
 Knows the order of the ops and the weights' names, nothing of devices: everything that touches an
 array's numbers is an op. Row-invariant: a row's bits depend on its token, its position, its role
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,16 @@ from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.kv_cache import KVCache
 from gemma_thor_ros.models.rows import RowPlan, plan_rows
 from gemma_thor_ros.models.workspace import Activations, Workspace
-from gemma_thor_ros.ops.kv_append import fp8_scales
-from gemma_thor_ros.ops.linear import LinearWeight, StoredWeight, TableWeight
-from gemma_thor_ros.ops.moe import ExpertWeights
+from gemma_thor_ros.ops.linear import StoredWeight, values
 from gemma_thor_ros.ops.rounding import KvDtype, Rounding, round_to_bf16
-from gemma_thor_ros.ops.table import OpTable, WeightLoader, cpu_op_table
+from gemma_thor_ros.ops.table import (
+    LayerOps,
+    OpTable,
+    Router,
+    StepRows,
+    WeightLoader,
+    cpu_op_table,
+)
 from gemma_thor_ros.schema import ConfigError
 
 Array = npt.NDArray[Any]
@@ -33,17 +38,30 @@ LayerTap = Callable[[int, Array], None]
 DEFAULT_WEIGHT_BUDGET_BYTES = 4 << 30
 
 
+class Loader(Protocol):
+    """Turns stored weights into a device's form: ops/table.WeightLoader and ops/cuda_weights."""
+
+    def vector(self, weight: StoredWeight) -> Any: ...
+    def linear(self, *parts: StoredWeight) -> Any: ...
+    def gate_up(self, gate: StoredWeight, up: StoredWeight) -> Any: ...
+    def head_norms(self, q_norm: StoredWeight, k_norm: StoredWeight, num_q_heads: int,
+                   num_kv_heads: int) -> Any: ...
+    def kv_scales(self, k_norm: StoredWeight, num_kv_heads: int) -> Any: ...
+    def router(self, scale: StoredWeight, proj: StoredWeight, per_expert_scale: StoredWeight,
+               hidden_size: int) -> Router: ...
+    def experts(self, gate: StoredWeight, up: StoredWeight, down: StoredWeight) -> Any: ...
+    def table(self, weight: StoredWeight) -> Any: ...
+
+
 @dataclass(frozen=True)
 class _Experts:
     """What a layer has beside its dense MLP."""
 
-    router_scale: Array                      # (H,) router.scale * H^(-1/2)
-    router_proj: LinearWeight                # (E, H)
-    per_expert_scale: Array                  # (E,)
-    weights: ExpertWeights
-    post_feedforward_layernorm_1: Array      # (H,)
-    post_feedforward_layernorm_2: Array      # (H,)
-    pre_feedforward_layernorm_2: Array       # (H,)
+    router: Router
+    weights: Any
+    post_feedforward_layernorm_1: Any        # (H,)
+    post_feedforward_layernorm_2: Any        # (H,)
+    pre_feedforward_layernorm_2: Any         # (H,)
 
 
 @dataclass(frozen=True)
@@ -51,21 +69,51 @@ class _Layer:
     """The weights of one layer in the device's form."""
 
     kind: str
-    input_layernorm: Array                   # (H,)
-    qkv_proj: LinearWeight                   # ((Q + KV [+ KV]) D, H)
-    qk_norm: Array                           # (Q + KV, D) q_norm, k_norm repeated per head
-    kv_scales: tuple[Array, Array]           # (KV,) of k and of v, for an FP8 cache
-    o_proj: LinearWeight                     # (H, Q D)
-    post_attention_layernorm: Array          # (H,)
-    pre_feedforward_layernorm: Array         # (H,)
-    gate_up_proj: LinearWeight               # (2I, H)
-    down_proj: LinearWeight                  # (H, I)
-    post_feedforward_layernorm: Array        # (H,)
+    input_layernorm: Any                     # (H,)
+    qkv_proj: Any                            # ((Q + KV [+ KV]) D, H)
+    qk_norm: Any                             # q_norm and k_norm
+    kv_scales: Any                           # of k and of v, for an FP8 cache
+    o_proj: Any                              # (H, Q D)
+    post_attention_layernorm: Any            # (H,)
+    pre_feedforward_layernorm: Any           # (H,)
+    gate_up_proj: Any                        # (2I, H)
+    down_proj: Any                           # (H, I)
+    post_feedforward_layernorm: Any          # (H,)
     layer_scalar: float
     experts: _Experts | None
 
 
-class Gemma4:
+class Decoder:
+    """The weights of a model in one device's form, and the order of its ops."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, StoredWeight],
+                 loader: Loader) -> None:
+        """Take the weights in, each asked for once, layer by layer."""
+        self.config = config
+        self.table = loader.table(_get(weights, 'embed_tokens'))
+        self._norm = loader.vector(_get(weights, 'norm'))
+        self._layers = [_load_layer(config, weights, layer, loader)
+                        for layer in range(config.num_hidden_layers)]
+        root = np.array([config.hidden_size ** 0.5], np.float64)
+        self._embed_scale = float(round_to_bf16(root)[0])
+
+    def run_layers(self, ops: LayerOps, act: Activations, step: StepRows, kv_cache: KVCache,
+                   after_layer: Callable[[int], None] | None = None) -> None:
+        """Run all rows of a step up to the last norm, which act.normed holds in the end."""
+        config, eps = self.config, self.config.rms_norm_eps
+        ops.embed(act.residual, step.token_ids, self.table, self._embed_scale)
+        ops.norms((act.normed,), act.residual, (self._layers[0].input_layernorm,), eps)
+        # every layer ends with the norm that the next one begins with
+        ends = [layer.input_layernorm for layer in self._layers[1:]] + [self._norm]
+        for index, (layer, end) in enumerate(zip(self._layers, ends, strict=True)):
+            run = _LayerRun(ops, act, step, layer, config, eps)
+            run.attention(kv_cache.k_pages[index], kv_cache.v_pages[index])
+            run.feedforward(end)
+            if after_layer is not None:
+                after_layer(index)
+
+
+class Gemma4(Decoder):
     """A model on the CPU: weights, workspace and the forward pass. One thread may use it."""
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, StoredWeight],
@@ -81,17 +129,11 @@ class Gemma4:
         steps without and with prompt rows. Weights over the budget are dequantised at
         every use.
         """
-        self.config = config
+        loader = WeightLoader(dtype, weight_budget_bytes)
+        super().__init__(config, weights, loader)
         self.dtype = np.dtype(dtype)
         self.rounding = rounding
-        loader = WeightLoader(dtype, weight_budget_bytes)
-        self._table: TableWeight = loader.table(_get(weights, 'embed_tokens'))
-        self._norm = loader.vector(_get(weights, 'norm'))
-        self._layers = [_load_layer(config, weights, layer, loader)
-                        for layer in range(config.num_hidden_layers)]
         self.resident_bytes = loader.resident_bytes   # matrices kept dequantised
-        root = np.array([config.hidden_size ** 0.5], np.float64)
-        self._embed_scale = float(round_to_bf16(root)[0])
         self._workspace = Workspace(config, dtype)
         self.ops: OpTable = cpu_op_table(dtype, rounding, decode_threads=decode_threads,
                                          prefill_threads=prefill_threads, kv_dtype=kv_dtype)
@@ -116,85 +158,84 @@ class Gemma4:
         plan = plan_rows(batch, ops.tiles)
         with ops.scope(plan.num_prefill_rows):
             act = self._workspace.rows(plan.num_rows)
-            ops.embed(act.residual, plan.token_ids, self._table, self._embed_scale)
-            step = _Step(self, plan, act, kv_cache)
-            for index, layer in enumerate(self._layers):
-                step.attention(index, layer)
-                step.feedforward(layer)
-                if tap is not None:
+            report = None
+            if tap is not None:
+                def report(index: int) -> None:
                     tap(index, act.residual[plan.row_of_token])
-            return self._logits(act.residual[plan.row_of_token[batch.logit_rows]])
 
-    def _logits(self, hidden: Array) -> Array:
+            self.run_layers(ops, act, self._step(plan, kv_cache.page_size), kv_cache, report)
+            return self._logits(act.normed[plan.row_of_token[batch.logit_rows]])
+
+    def _step(self, plan: RowPlan, page_size: int) -> StepRows:
+        places = {}
+        for shape in (self.config.sliding, self.config.full):
+            kind = shape.layer_type
+            if self.config.layers_of(kind):
+                places[kind] = self.ops.place(plan.positions, plan.page_rows(kind, page_size),
+                                              plan.attention_spans(kind), shape, page_size)
+        return StepRows(plan.token_ids, plan.num_decode_rows, plan.row_of_token, places)
+
+    def _logits(self, normed: Array) -> Array:
         tile = self.ops.tiles.decode
-        num_rows = hidden.shape[0]
-        normed = np.zeros((-(-num_rows // tile) * tile, hidden.shape[1]), self.dtype)
-        logits = np.empty((normed.shape[0], self.vocab_size), self.dtype)
+        num_rows = normed.shape[0]
+        padded = np.zeros((-(-num_rows // tile) * tile, normed.shape[1]), self.dtype)
+        logits = np.empty((padded.shape[0], self.vocab_size), self.dtype)
         if num_rows:
-            self.ops.rms_norm(normed[:num_rows], hidden, self._norm, self.config.rms_norm_eps)
-            self.ops.head(logits, normed, self._table, self.config.final_logit_softcapping)
+            padded[:num_rows] = normed
+            self.ops.head(logits, padded, self.table, self.config.final_logit_softcapping)
         return logits[:num_rows]
 
 
-class _Step:
-    """One forward pass under way."""
+@dataclass(frozen=True)
+class _LayerRun:
+    """One layer of one forward pass."""
 
-    def __init__(self, model: Gemma4, plan: RowPlan, act: Activations, kv_cache: KVCache) -> None:
-        self.ops = model.ops
-        self.eps = model.config.rms_norm_eps
-        self.plan = plan
-        self.act = act
-        self.kv_cache = kv_cache
-        size = kv_cache.page_size
-        self.rope, self.where, self.attend = {}, {}, {}
-        for shape in (model.config.sliding, model.config.full):
-            kind = shape.layer_type
-            if not model.config.layers_of(kind):
-                continue
-            self.rope[kind] = self.ops.rope_table(plan.positions, shape.rope_theta,
-                                                  shape.head_dim, shape.num_rotary_pairs)
-            self.where[kind] = plan.page_rows(kind, size)
-            self.attend[kind] = self.ops.plan_attention(plan.attention_spans(kind), shape.window,
-                                                        size, shape.group)
+    ops: LayerOps
+    act: Activations
+    step: StepRows
+    layer: _Layer
+    config: ModelConfig
+    eps: float
 
-    def attention(self, index: int, layer: _Layer) -> None:
-        """residual += rms(Attn(rms(residual)))."""
-        ops, act, kind, split = self.ops, self.act, layer.kind, self.plan.num_decode_rows
-        k_pages, v_pages = self.kv_cache.k_pages[index], self.kv_cache.v_pages[index]
-        cos, sin = self.rope[kind]
-        ops.rms_norm(act.normed, act.residual, layer.input_layernorm, self.eps)
+    def attention(self, k_pages: Any, v_pages: Any) -> None:
+        """residual += rms(Attn(normed)), and the norms that the second half reads."""
+        ops, act, layer = self.ops, self.act, self.layer
+        kind, split = layer.kind, self.step.num_decode_rows
+        place = self.step.places[kind]
         ops.linear(act.qkv[kind], act.normed, layer.qkv_proj, split)
-        ops.kv_append(act.q[kind], k_pages, v_pages, act.qkv[kind], layer.qk_norm, cos, sin,
-                      self.where[kind], self.eps, layer.kv_scales)
-        ops.attention(act.attended[kind], act.q[kind], k_pages, v_pages, self.attend[kind])
-        ops.linear(act.branch, act.attended[kind].reshape(self.plan.num_rows, -1), layer.o_proj,
-                   split)
-        ops.rms_norm_add(act.residual, act.branch, layer.post_attention_layernorm, self.eps, 1.0)
-
-    def feedforward(self, layer: _Layer) -> None:
-        """residual = (residual + rms(MLP [+ experts])) * layer_scalar."""
-        ops, act, split = self.ops, self.act, self.plan.num_decode_rows
-        ops.rms_norm(act.normed, act.residual, layer.pre_feedforward_layernorm, self.eps)
-        ops.linear(act.gate_up, act.normed, layer.gate_up_proj, split)
-        ops.geglu(act.inner, act.gate_up)
-        ops.linear(act.branch, act.inner, layer.down_proj, split)
-        branch = act.branch
+        ops.append(act.q[kind], k_pages, v_pages, act.qkv[kind], layer.qk_norm, place, self.eps,
+                   layer.kv_scales)
+        ops.attend(act.attended[kind], act.q[kind], k_pages, v_pages, place, layer.kv_scales)
+        attended = act.attended[kind].reshape(act.normed.shape[0], -1)
+        ops.linear(act.branch, attended, layer.o_proj, split)
+        outs: list[Any] = [act.normed]
+        weights = [layer.pre_feedforward_layernorm]
         if layer.experts is not None:
-            branch = self._with_experts(layer.experts)
-        ops.rms_norm_add(act.residual, branch, layer.post_feedforward_layernorm, self.eps,
-                         layer.layer_scalar)
+            outs += [act.routed, act.expert_in]
+            weights += [layer.experts.router.scale, layer.experts.pre_feedforward_layernorm_2]
+        ops.add_norms(act.residual, outs, act.branch, layer.post_attention_layernorm, weights,
+                      self.eps, 1.0)
 
-    def _with_experts(self, experts: _Experts) -> Array:
-        ops, act = self.ops, self.act
-        ops.moe_route(act.expert_ids, act.expert_weights, act.residual, experts.router_scale,
-                      experts.router_proj, experts.per_expert_scale, self.eps,
-                      self.plan.num_decode_rows)
-        ops.rms_norm(act.normed, act.residual, experts.pre_feedforward_layernorm_2, self.eps)
-        ops.moe(act.expert_sum, act.normed, act.expert_ids, act.expert_weights, experts.weights,
-                self.plan.row_of_token)
-        ops.rms_norm_sum(act.branch_sum, act.branch, experts.post_feedforward_layernorm_1,
-                         act.expert_sum, experts.post_feedforward_layernorm_2, self.eps)
-        return act.branch_sum
+    def feedforward(self, next_norm: Any) -> None:
+        """residual = (residual + rms(MLP [+ experts])) * layer_scalar, and its norm."""
+        ops, act, layer, split = self.ops, self.act, self.layer, self.step.num_decode_rows
+        ops.gate_up(act.inner, act.gate_up, act.normed, layer.gate_up_proj, split)
+        ops.linear(act.branch, act.inner, layer.down_proj, split)
+        ends = (act.normed,), layer.post_feedforward_layernorm, (next_norm,)
+        if layer.experts is None:
+            ops.add_norms(act.residual, ends[0], act.branch, ends[1], ends[2], self.eps,
+                          layer.layer_scalar)
+            return
+        experts, rows = layer.experts, self.step.rows
+        ops.route(act.expert_ids, act.expert_weights, act.residual, act.routed, experts.router,
+                  self.eps, rows, split)
+        ops.experts(act.expert_out, act.expert_inner, act.expert_in, act.expert_ids,
+                    act.expert_weights, experts.weights, rows, split)
+        ops.sum_add_norms(
+            act.residual, ends[0], act.branch_sum, act.branch,
+            experts.post_feedforward_layernorm_1,
+            (act.expert_out, act.expert_ids, act.expert_weights),
+            experts.post_feedforward_layernorm_2, ends[1], ends[2], self.eps, layer.layer_scalar)
 
 
 def _get(weights: Mapping[str, StoredWeight], name: str) -> StoredWeight:
@@ -206,7 +247,7 @@ def _get(weights: Mapping[str, StoredWeight], name: str) -> StoredWeight:
 
 
 def _load_layer(config: ModelConfig, weights: Mapping[str, StoredWeight], index: int,
-                loader: WeightLoader) -> _Layer:
+                loader: Loader) -> _Layer:
     prefix = f'layers.{index}.'
 
     def get(name: str) -> StoredWeight:
@@ -214,30 +255,27 @@ def _load_layer(config: ModelConfig, weights: Mapping[str, StoredWeight], index:
 
     shape = config.geometry(index)
     projections = ['q_proj', 'k_proj'] + (['v_proj'] if shape.has_v_proj else [])
-    norms = [np.tile(loader.vector(get(f'self_attn.{name}')), (count, 1))
-             for name, count in (('q_norm', shape.num_q_heads), ('k_norm', shape.num_kv_heads))]
+    q_norm, k_norm = get('self_attn.q_norm'), get('self_attn.k_norm')
     experts = None
     if config.enable_moe_block:
-        # H^(-1/2) joins the scale in float64, so that it rounds once
-        scale = loader.vector(get('router.scale')).astype(np.float64) * config.hidden_size ** -0.5
         experts = _Experts(
-            router_scale=scale.astype(loader.dtype),
-            router_proj=loader.linear(get('router.proj')),
-            per_expert_scale=loader.vector(get('router.per_expert_scale')),
+            router=loader.router(get('router.scale'), get('router.proj'),
+                                 get('router.per_expert_scale'), config.hidden_size),
             weights=loader.experts(get('experts.gate_proj'), get('experts.up_proj'),
                                    get('experts.down_proj')),
             **{name: loader.vector(get(name)) for name in (
                 'post_feedforward_layernorm_1', 'post_feedforward_layernorm_2',
                 'pre_feedforward_layernorm_2')})
+    scalar = values(get('layer_scalar'), np.float64).reshape(-1)[0]
     return _Layer(
         kind=shape.layer_type,
         qkv_proj=loader.linear(*(get(f'self_attn.{name}') for name in projections)),
-        qk_norm=np.concatenate(norms),
-        kv_scales=fp8_scales(norms[1][0], shape.num_kv_heads),
+        qk_norm=loader.head_norms(q_norm, k_norm, shape.num_q_heads, shape.num_kv_heads),
+        kv_scales=loader.kv_scales(k_norm, shape.num_kv_heads),
         o_proj=loader.linear(get('self_attn.o_proj')),
-        gate_up_proj=loader.linear(get('mlp.gate_proj'), get('mlp.up_proj')),
+        gate_up_proj=loader.gate_up(get('mlp.gate_proj'), get('mlp.up_proj')),
         down_proj=loader.linear(get('mlp.down_proj')),
-        layer_scalar=float(loader.vector(get('layer_scalar')).reshape(-1)[0]),
+        layer_scalar=float(scalar),
         experts=experts,
         **{name: loader.vector(get(name)) for name in (
             'input_layernorm', 'post_attention_layernorm', 'pre_feedforward_layernorm',

@@ -22,15 +22,18 @@ class Activations:
     residual: Array              # (T, H)
     normed: Array                # (T, H)
     branch: Array                # (T, H)
-    branch_sum: Array            # (T, H)
+    routed: Array | None         # (T, H) what the router reads, where it has its own norm
+    expert_in: Array             # (T, H)
+    branch_sum: Array | None     # (T, H) dense MLP and experts, where the sum is written
     qkv: dict[str, Array]        # layer type -> (T, (Q + KV [+ KV]) D)
     q: dict[str, Array]          # layer type -> (T, Q, D)
     attended: dict[str, Array]   # layer type -> (T, Q, D)
-    gate_up: Array               # (T, 2I)
+    gate_up: Array | None        # (T, 2I) where the products are written
     inner: Array                 # (T, I)
     expert_ids: npt.NDArray[np.int64]        # (T, K)
     expert_weights: Array        # (T, K)
-    expert_sum: Array            # (T, H)
+    expert_inner: Array | None   # (T, K, I) where the experts' results are kept apart
+    expert_out: Array            # (T, H), or (T, K, H)
 
 
 class Workspace:
@@ -61,7 +64,8 @@ class Workspace:
         heads = {g.layer_type: (num_rows, g.num_q_heads, g.head_dim) for g in geometries}
         return Activations(
             residual=np.zeros(hidden, dtype), normed=np.zeros(hidden, dtype),
-            branch=np.zeros(hidden, dtype), branch_sum=np.zeros(hidden, dtype),
+            branch=np.zeros(hidden, dtype), routed=None, expert_in=np.zeros(hidden, dtype),
+            branch_sum=np.zeros(hidden, dtype),
             qkv={g.layer_type: np.zeros((num_rows, g.qkv_rows), dtype) for g in geometries},
             q={kind: np.zeros(shape, dtype) for kind, shape in heads.items()},
             attended={kind: np.zeros(shape, dtype) for kind, shape in heads.items()},
@@ -69,7 +73,7 @@ class Workspace:
             inner=np.zeros((num_rows, config.intermediate_size), dtype),
             expert_ids=np.zeros((num_rows, config.top_k_experts), np.int64),
             expert_weights=np.zeros((num_rows, config.top_k_experts), dtype),
-            expert_sum=np.zeros(hidden, dtype))
+            expert_inner=None, expert_out=np.zeros(hidden, dtype))
 
     @staticmethod
     def _cut(whole: Activations, num_rows: int) -> Activations:
@@ -78,5 +82,5 @@ class Workspace:
             if isinstance(value, dict):
                 cut[name] = {kind: array[:num_rows] for kind, array in value.items()}
             else:
-                cut[name] = value[:num_rows]
+                cut[name] = None if value is None else value[:num_rows]
         return Activations(**cut)

@@ -2,17 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The op table: everything that models/ asks of a device, and the CPU's filling of it.
 
-models/ calls these functions and nothing else; a second device fills the same fields with its own
-launchers and weight forms. Arrays are opaque to the caller except for their shapes.
+models/ calls the methods of `LayerOps` and nothing else. The CPU's are made of its ops one by one;
+a CUDA device (cuda_table.py) has one launch for several. Arrays are opaque to the caller except
+for their shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from gemma_thor_ros.ops.attention import attention_ref, plan_attention
 from gemma_thor_ros.ops.embed import embed_ref
 from gemma_thor_ros.ops.geglu import geglu_ref
 from gemma_thor_ros.ops.head import head_ref
-from gemma_thor_ros.ops.kv_append import kv_append_ref, rope_table
+from gemma_thor_ros.ops.kv_append import fp8_scales, kv_append_ref, rope_table
 from gemma_thor_ros.ops.linear import (
     CPU_TILES,
     LinearWeight,
@@ -39,11 +40,88 @@ from gemma_thor_ros.ops.rounding import KvDtype, Rounding
 from gemma_thor_ros.ops.scratch import Scratch
 
 Op = Callable[..., Any]
+Arrays = Sequence[Any]
+
+
+class Geometry(Protocol):
+    """What the layers of one type share, as far as a step's places need it."""
+
+    @property
+    def window(self) -> int | None: ...
+    @property
+    def rope_theta(self) -> float: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def num_rotary_pairs(self) -> int: ...
+    @property
+    def group(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The rows of one step in a device's form: num_decode_rows generated ones, then prompt rows.
+
+    token_ids (T,), -1 for padding; rows says which are real, places[layer type] where their K and
+    V go and what they attend to.
+    """
+
+    token_ids: Any
+    num_decode_rows: int
+    rows: Any
+    places: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Router:
+    """A layer's router: scale (H,) times H^(-1/2), proj (E, H), per_expert_scale (E,)."""
+
+    scale: Any
+    proj: Any
+    per_expert_scale: Any
+
+
+class LayerOps(Protocol):
+    """What models/gemma4 calls, in the order of a layer. Outputs come first.
+
+    The residual (T, H) is changed in place by the ops with `add` in their name, which then write
+    its norms by `weights` to `outs`; an output that is None is one that the device does not need.
+    """
+
+    def embed(self, residual: Any, token_ids: Any, table: Any, scale: float) -> None: ...
+    def norms(self, outs: Arrays, x: Any, weights: Arrays, eps: float) -> None: ...
+    def linear(self, out: Any, x: Any, weight: Any, num_decode_rows: int) -> None: ...
+    def append(self, q: Any, k_pages: Any, v_pages: Any, qkv: Any, head_norms: Any, place: Any,
+               eps: float, kv_scales: Any) -> None: ...
+    def attend(self, out: Any, q: Any, k_pages: Any, v_pages: Any, place: Any,
+               kv_scales: Any) -> None: ...
+    def add_norms(self, residual: Any, outs: Arrays, branch: Any, weight: Any, weights: Arrays,
+                  eps: float, scale: float) -> None: ...
+    def gate_up(self, inner: Any, products: Any, x: Any, weight: Any,
+                num_decode_rows: int) -> None: ...
+    def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
+              router: Router, eps: float, rows: Any, num_decode_rows: int) -> None: ...
+    def experts(self, out: Any, inner: Any, x: Any, expert_ids: Any, expert_weights: Any,
+                weights: Any, rows: Any, num_decode_rows: int) -> None: ...
+    def sum_add_norms(self, residual: Any, outs: Arrays, total: Any, branch: Any, weight: Any,
+                      experts: tuple[Any, Any, Any], expert_weight: Any, sum_weight: Any,
+                      weights: Arrays, eps: float, scale: float) -> None: ...
+
+
+class CpuPlace(NamedTuple):
+    """StepRows.places of the CPU."""
+
+    rope: tuple[Any, Any]
+    where: Any
+    attend: Any
 
 
 @dataclass(frozen=True)
 class OpTable:
-    """The ops of one device in one numeric mode; each field's contract is its twin's docstring."""
+    """The CPU's ops in one numeric mode, and LayerOps made of them.
+
+    Each field's contract is its twin's docstring.
+    """
 
     dtype: np.dtype[Any]         # what activations are computed in
     rounding: Rounding
@@ -62,6 +140,61 @@ class OpTable:
     moe: Op
     head: Op
     scope: Callable[[int], Any]  # context manager around one forward; its number of prompt rows
+
+    def place(self, positions: Any, where: Any, spans: Any, geometry: Geometry,
+              page_size: int) -> CpuPlace:
+        """Prepare one layer type for a step: rope of the rows, their slots, what they attend."""
+        rope = self.rope_table(positions, geometry.rope_theta, geometry.head_dim,
+                               geometry.num_rotary_pairs)
+        return CpuPlace(rope, where, self.plan_attention(spans, geometry.window, page_size,
+                                                         geometry.group))
+
+    def norms(self, outs: Arrays, x: Any, weights: Arrays, eps: float) -> None:
+        """outs[i] = rms(x; weights[i])."""
+        for out, weight in zip(outs, weights, strict=True):
+            if out is not None:
+                self.rms_norm(out, x, weight, eps)
+
+    def append(self, q: Any, k_pages: Any, v_pages: Any, qkv: Any, head_norms: Any,
+               place: CpuPlace, eps: float, kv_scales: Any) -> None:
+        """Norm and turn the heads of qkv; K and V go to their pages."""
+        self.kv_append(q, k_pages, v_pages, qkv, head_norms, *place.rope, place.where, eps,
+                       kv_scales)
+
+    def attend(self, out: Any, q: Any, k_pages: Any, v_pages: Any, place: CpuPlace,
+               kv_scales: Any) -> None:
+        """softmax(q k^T) v."""
+        self.attention(out, q, k_pages, v_pages, place.attend)
+
+    def add_norms(self, residual: Any, outs: Arrays, branch: Any, weight: Any, weights: Arrays,
+                  eps: float, scale: float) -> None:
+        """residual = (residual + rms(branch; weight)) * scale, then its norms."""
+        self.rms_norm_add(residual, branch, weight, eps, scale)
+        self.norms(outs, residual, weights, eps)
+
+    def gate_up(self, inner: Any, products: Any, x: Any, weight: Any,
+                num_decode_rows: int) -> None:
+        """inner = geglu(x G^T, x U^T); products (T, 2I) holds the two."""
+        self.linear(products, x, weight, num_decode_rows)
+        self.geglu(inner, products)
+
+    def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
+              router: Router, eps: float, rows: Any, num_decode_rows: int) -> None:
+        """Choose the experts of each row from the residual; `normed` is not needed here."""
+        self.moe_route(expert_ids, expert_weights, residual, router.scale, router.proj,
+                       router.per_expert_scale, eps, num_decode_rows)
+
+    def experts(self, out: Any, inner: Any, x: Any, expert_ids: Any, expert_weights: Any,
+                weights: Any, rows: Any, num_decode_rows: int) -> None:
+        """out (T, H), the weighted sum of the chosen experts; `inner` is not needed here."""
+        self.moe(out, x, expert_ids, expert_weights, weights, rows)
+
+    def sum_add_norms(self, residual: Any, outs: Arrays, total: Any, branch: Any, weight: Any,
+                      experts: tuple[Any, Any, Any], expert_weight: Any, sum_weight: Any,
+                      weights: Arrays, eps: float, scale: float) -> None:
+        """As add_norms with total = rms(branch; weight) + rms(experts[0]; expert_weight)."""
+        self.rms_norm_sum(total, branch, weight, experts[0], expert_weight, eps)
+        self.add_norms(residual, outs, total, sum_weight, weights, eps, scale)
 
 
 class WeightLoader:
@@ -90,6 +223,26 @@ class WeightLoader:
         """One projection, or several that read the same rows, stacked."""
         size = sum(part.shape[0] * part.shape[1] for part in parts)
         return LinearWeight(parts, self.dtype, self._admit(size))
+
+    def gate_up(self, gate: StoredWeight, up: StoredWeight) -> LinearWeight:
+        """gate and up of the dense MLP."""
+        return self.linear(gate, up)
+
+    def head_norms(self, q_norm: StoredWeight, k_norm: StoredWeight, num_q_heads: int,
+                   num_kv_heads: int) -> npt.NDArray[Any]:
+        """(Q + KV, D), repeated per head."""
+        return np.concatenate([np.tile(self.vector(norm), (count, 1)) for norm, count in
+                               ((q_norm, num_q_heads), (k_norm, num_kv_heads))])
+
+    def kv_scales(self, k_norm: StoredWeight, num_kv_heads: int) -> Any:
+        """(KV,) of k and of v, for an FP8 cache."""
+        return fp8_scales(self.vector(k_norm), num_kv_heads)
+
+    def router(self, scale: StoredWeight, proj: StoredWeight, per_expert_scale: StoredWeight,
+               hidden_size: int) -> Router:
+        """The router; H^(-1/2) joins the scale in float64, so that it rounds once."""
+        wide = self.vector(scale).astype(np.float64) * hidden_size ** -0.5
+        return Router(wide.astype(self.dtype), self.linear(proj), self.vector(per_expert_scale))
 
     def table(self, weight: StoredWeight) -> TableWeight:
         """The tied embedding table."""

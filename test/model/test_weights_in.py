@@ -100,7 +100,7 @@ def test_wide_weights_run_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = logits(Gemma4(config, weights))
     monkeypatch.setattr(linear, '_BLOCK_SIZE', 64 * 48)
     blocks = Gemma4(config, weights)
-    assert len(blocks._table.linear.blocks) == 4
+    assert len(blocks.table.linear.blocks) == 4
     assert np.allclose(logits(blocks), whole, rtol=1e-5, atol=1e-5)
     packed = Gemma4(config, weights, weight_budget_bytes=0)
     assert np.array_equal(logits(packed), logits(blocks))
