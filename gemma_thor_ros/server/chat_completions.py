@@ -147,7 +147,15 @@ class ChatForm:
         return self._chunk(choice, fields) if fields else ''
 
     def finished(self, choice: int, result: ChatResult) -> str:
-        return self._chunk(choice, {}, finish_reason(result))
+        # Whether a call was mended shows at its end, when its pieces have gone out long ago.
+        mended = [
+            {'index': index, 'function': {'arguments': ''}, 'repaired': True}
+            for index, call in enumerate(result.tool_calls)
+            if call.repaired
+        ]
+        return self._chunk(
+            choice, {'tool_calls': mended} if mended else {}, finish_reason(result)
+        )
 
     def end(self, results: Sequence[ChatResult]) -> str:
         return usage_event(self._head, results) * self._include_usage + DONE

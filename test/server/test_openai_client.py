@@ -93,6 +93,26 @@ def test_events_of_a_call_come_in_order(start_server: StartServer) -> None:
     assert events[-1]['usage']['completion_tokens'] > 0
 
 
+def test_a_mended_call_is_marked_whole_and_streamed(start_server: StartServer) -> None:
+    mended = 'call:say{text:<|"|>one<|"|>}<tool_call|>'           # without its opener
+    right = '<|tool_call>call:say{text:<|"|>two<|"|>}<tool_call|>'
+    server = start_server(mended + right + '<|tool_response>', tools__constrain_calls=False)
+    body = {'messages': USER, 'tools': TOOLS}
+    message = server.post(body).json()['choices'][0]['message']
+    assert [call['repaired'] for call in message['tool_calls']] == [True, False]
+    events = [json.loads(line[6:]) for line in server.post({**body, 'stream': True}).iter_lines()
+              if line.startswith('data: {')]
+    pieces = [piece for event in events for choice in event['choices']
+              for piece in choice['delta'].get('tool_calls', [])]
+    assert [piece['index'] for piece in pieces if piece.get('repaired')] == [0]
+    assert events[-1]['choices'][0]['finish_reason'] == 'tool_calls'
+    with server.client().chat.completions.stream(model='scripted', messages=USER,
+                                                 tools=TOOLS) as stream:
+        calls = stream.get_final_completion().choices[0].message.tool_calls
+    assert [json.loads(call.function.arguments) for call in calls] == [
+        {'text': 'one'}, {'text': 'two'}]
+
+
 def test_tools_round_trip(start_server: StartServer) -> None:
     client = start_server(THOUGHT + CALL, 'It is at 80 percent.<turn|>').client()
     first = client.chat.completions.create(model='scripted', messages=USER, tools=TOOLS)
