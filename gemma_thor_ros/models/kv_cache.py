@@ -8,6 +8,7 @@ page belongs to whom is engine/page_pool's affair; nothing here allocates after 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ Array = npt.NDArray[Any]
 def bytes_per_page(config: ModelConfig, page_size: int, element_bytes: int) -> tuple[int, int]:
     """Bytes of one sliding page and of one full page, K and V of all layers of that type.
 
-    `element_bytes` is the size of one stored number: 4 for float32, 8 for float64.
+    `element_bytes` is the size of one stored number: 4 for float32, on a CUDA device 2 or 1.
     """
     sizes = []
     for geometry in (config.sliding, config.full):
@@ -35,11 +36,13 @@ class KVCache:
     """K and V pages of all layers: `k_pages[layer]` and `v_pages[layer]`, each (P, S, KV, D).
 
     P is `num_sliding_pages` in sliding layers and `num_full_pages` in full ones. The values are
-    already rounded to the cache type when they arrive; `dtype` is what they are stored in.
+    already rounded to the cache type when they arrive; `dtype` is what they are stored in: on a
+    CUDA device their bits, uint16 for bf16 and uint8 for e4m3. zeros makes an array there.
     """
 
     def __init__(self, config: ModelConfig, num_sliding_pages: int, num_full_pages: int,
-                 page_size: int, dtype: npt.DTypeLike) -> None:
+                 page_size: int, dtype: npt.DTypeLike,
+                 zeros: Callable[[tuple[int, ...], np.dtype[Any]], Array] = np.zeros) -> None:
         self.config = config
         self.page_size = page_size
         self.num_pages = {SLIDING: num_sliding_pages, FULL: num_full_pages}
@@ -50,8 +53,8 @@ class KVCache:
             geometry = config.geometry(layer)
             shape = (self.num_pages[geometry.layer_type], page_size,
                      geometry.num_kv_heads, geometry.head_dim)
-            self.k_pages.append(np.zeros(shape, self.dtype))
-            self.v_pages.append(np.zeros(shape, self.dtype))
+            self.k_pages.append(zeros(shape, self.dtype))
+            self.v_pages.append(zeros(shape, self.dtype))
 
     @property
     def num_bytes(self) -> int:

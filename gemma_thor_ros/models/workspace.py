@@ -1,9 +1,14 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""The activations of one forward pass, allocated for the largest step seen and reused."""
+"""The activations of one forward pass.
+
+On the CPU allocated for the largest step seen and reused; on a CUDA device allocated once, because
+graphs hold their addresses.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,23 +22,54 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Activations:
-    """Views for one row count T. Every array is C-contiguous."""
+    """Views for one row count T. Every array is C-contiguous; None: not needed there."""
 
     residual: Array              # (T, H)
     normed: Array                # (T, H)
     branch: Array                # (T, H)
     routed: Array | None         # (T, H) what the router reads, where it has its own norm
-    expert_in: Array             # (T, H)
+    expert_in: Array | None      # (T, H)
     branch_sum: Array | None     # (T, H) dense MLP and experts, where the sum is written
     qkv: dict[str, Array]        # layer type -> (T, (Q + KV [+ KV]) D)
     q: dict[str, Array]          # layer type -> (T, Q, D)
     attended: dict[str, Array]   # layer type -> (T, Q, D)
     gate_up: Array | None        # (T, 2I) where the products are written
     inner: Array                 # (T, I)
-    expert_ids: npt.NDArray[np.int64]        # (T, K)
-    expert_weights: Array        # (T, K)
+    expert_ids: Array | None     # (T, K)
+    expert_weights: Array | None         # (T, K)
     expert_inner: Array | None   # (T, K, I) where the experts' results are kept apart
-    expert_out: Array            # (T, H), or (T, K, H)
+    expert_out: Array | None     # (T, H), or (T, K, H)
+
+
+def device_activations(config: ModelConfig, num_rows: int,
+                       zeros: Callable[[tuple[int, ...], npt.DTypeLike], Any],
+                       dense_products: bool) -> Activations:
+    """The activations of a CUDA device for up to num_rows rows, allocated once.
+
+    The residual is f32, what goes into a product bf16 (its bits). dense_products: keep room for
+    gate and up of the dense MLP, which only a bf16 weight writes.
+    """
+    hidden, chosen = config.hidden_size, config.top_k_experts
+    geometries = (config.sliding, config.full)
+    heads = {g.layer_type: (num_rows, g.num_q_heads, g.head_dim) for g in geometries}
+
+    def bf16(*shape: int) -> Any:
+        return zeros((num_rows, *shape), np.uint16)
+
+    experts = config.enable_moe_block
+    return Activations(
+        residual=zeros((num_rows, hidden), np.float32), normed=bf16(hidden), branch=bf16(hidden),
+        routed=bf16(hidden) if experts else None, expert_in=bf16(hidden) if experts else None,
+        branch_sum=None,
+        qkv={g.layer_type: bf16(g.qkv_rows) for g in geometries},
+        q={kind: zeros(shape, np.uint16) for kind, shape in heads.items()},
+        attended={kind: zeros(shape, np.uint16) for kind, shape in heads.items()},
+        gate_up=bf16(2 * config.intermediate_size) if dense_products else None,
+        inner=bf16(config.intermediate_size),
+        expert_ids=zeros((num_rows, chosen), np.int32) if experts else None,
+        expert_weights=zeros((num_rows, chosen), np.float32) if experts else None,
+        expert_inner=bf16(chosen, config.moe_intermediate_size) if experts else None,
+        expert_out=bf16(chosen, hidden) if experts else None)
 
 
 class Workspace:
@@ -54,7 +90,7 @@ class Workspace:
             self._views = {}
         view = self._views.get(num_rows)
         if view is None:
-            view = self._views[num_rows] = self._cut(self._whole, num_rows)
+            view = self._views[num_rows] = first_rows(self._whole, num_rows)
         return view
 
     def _allocate(self, num_rows: int) -> Activations:
@@ -75,12 +111,13 @@ class Workspace:
             expert_weights=np.zeros((num_rows, config.top_k_experts), dtype),
             expert_inner=None, expert_out=np.zeros(hidden, dtype))
 
-    @staticmethod
-    def _cut(whole: Activations, num_rows: int) -> Activations:
-        cut: dict[str, Any] = {}
-        for name, value in vars(whole).items():
-            if isinstance(value, dict):
-                cut[name] = {kind: array[:num_rows] for kind, array in value.items()}
-            else:
-                cut[name] = None if value is None else value[:num_rows]
-        return Activations(**cut)
+
+def first_rows(whole: Activations, num_rows: int) -> Activations:
+    """Views of the first rows of every array."""
+    cut: dict[str, Any] = {}
+    for name, value in vars(whole).items():
+        if isinstance(value, dict):
+            cut[name] = {kind: array[:num_rows] for kind, array in value.items()}
+        else:
+            cut[name] = None if value is None else value[:num_rows]
+    return Activations(**cut)

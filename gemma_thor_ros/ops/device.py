@@ -1,9 +1,10 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""One CUDA device: loads compiled kernels, launches them, captures graphs. CuPy enters here.
+"""One CUDA device: memory, copies, kernels, launches, graphs. CuPy enters here.
 
 CuPy gives memory, streams, graphs and module loading. Launches go through the driver's own call,
-because programmatic dependent launch has no door in CuPy. Knows no op and no model.
+because programmatic dependent launch has no door in CuPy. Knows no op and no model. An error after
+which the context is of no use any more is a DeviceError.
 """
 
 from __future__ import annotations
@@ -11,16 +12,23 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from gemma_thor_ros.ops import compile as compiler
-from gemma_thor_ros.schema import ConfigError
+from gemma_thor_ros.schema import ConfigError, DeviceError
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6   # CUlaunchAttributeID
 _SHARED_WITHOUT_ASKING = 48 << 10        # more dynamic shared memory has to be requested
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3       # cudaMemcpyKind
+_OUT_OF_MEMORY = 2                       # CUDA error numbers that leave the context as it was:
+_HARMLESS = {1, _OUT_OF_MEMORY, 98, 701, 900, 901, 902, 903, 904, 905, 906, 907, 908, 909}
 
 
 class _LaunchAttribute(ctypes.Structure):
@@ -123,7 +131,9 @@ def launch(kernel: Kernel, grid: tuple[int, ...], threads: int, args: tuple[Any,
         config.num_attributes = 1
     status = _driver().cuLaunchKernelEx(ctypes.byref(config), ctypes.c_void_p(kernel.handle),
                                         pointers, None)
-    assert status == 0, (kernel.spec, grid, threads, shared_bytes, f'CUDA error {status}')
+    if status:
+        raise _failure(status, f'{kernel.spec}, grid {grid}, {threads} threads, {shared_bytes} '
+                               'bytes of shared memory')
 
 
 def capture(stream: Any, enqueue: Callable[[], None]) -> Any:
@@ -135,6 +145,108 @@ def capture(stream: Any, enqueue: Callable[[], None]) -> Any:
         finally:
             graph = stream.end_capture()
     return graph
+
+
+def find() -> str:
+    """Why no CUDA device can be used here, or ''."""
+    try:
+        runtime = cupy().cuda.runtime
+        _driver()
+    except (ConfigError, ImportError) as error:
+        return str(error)
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        return f'CUDA does not answer: {error}'
+    return '' if count else 'there is no CUDA device'
+
+
+def new_stream() -> Any:
+    """A stream that waits for no other."""
+    return cupy().cuda.Stream(non_blocking=True)
+
+
+def new_event() -> Any:
+    """An event to wait for; record(stream), synchronize()."""
+    return cupy().cuda.Event(disable_timing=True)
+
+
+def zeros(shape: tuple[int, ...] | int, dtype: npt.DTypeLike) -> Any:
+    """An array on the device; it is zero when this returns."""
+    array = cupy().zeros(shape, dtype)
+    cupy().cuda.get_current_stream().synchronize()
+    return array
+
+
+def empty(shape: tuple[int, ...] | int, dtype: npt.DTypeLike) -> Any:
+    """An array on the device that holds anything."""
+    return cupy().empty(shape, dtype)
+
+
+def put(array: npt.NDArray[Any]) -> Any:
+    """A copy on the device; it is there when this returns."""
+    copy = cupy().asarray(np.ascontiguousarray(array))
+    cupy().cuda.get_current_stream().synchronize()
+    return copy
+
+
+def is_here(array: Any) -> bool:
+    """Whether an array lies on the device already."""
+    return not isinstance(array, np.ndarray | np.generic)
+
+
+def pinned(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Host memory that copies may read and write while the host goes on."""
+    memory = cupy().cuda.alloc_pinned_memory(num_bytes)
+    return np.frombuffer(memory, np.uint8, num_bytes)
+
+
+def copy_in(target: Any, source: npt.NDArray[Any], stream: Any) -> None:
+    """Enqueue a copy to the device; both contiguous, the source pinned and left alone."""
+    assert target.nbytes == source.nbytes, (target.shape, source.shape)
+    cupy().cuda.runtime.memcpyAsync(target.data.ptr, source.ctypes.data, source.nbytes,
+                                    _TO_DEVICE, stream.ptr)
+
+
+def copy_out(target: npt.NDArray[Any], source: Any, stream: Any) -> None:
+    """Enqueue a copy to the host; both contiguous."""
+    assert target.nbytes == source.nbytes, (target.shape, source.shape)
+    cupy().cuda.runtime.memcpyAsync(target.ctypes.data, source.data.ptr, source.nbytes, _TO_HOST,
+                                    stream.ptr)
+
+
+def copy_on(target: Any, source: Any, stream: Any) -> None:
+    """Enqueue a copy from one place of the device to another; both contiguous."""
+    assert target.nbytes == source.nbytes, (target.shape, source.shape)
+    cupy().cuda.runtime.memcpyAsync(target.data.ptr, source.data.ptr, source.nbytes, _ON_DEVICE,
+                                    stream.ptr)
+
+
+def memory() -> tuple[int, int]:
+    """Bytes that are free, and all of them. Where host and device share memory it is theirs."""
+    free, total = cupy().cuda.runtime.memGetInfo()
+    return int(free), int(total)
+
+
+def release_unused() -> None:
+    """Give freed memory back to the device."""
+    cupy().get_default_memory_pool().free_all_blocks()
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Turn CUDA's errors inside into DeviceError where they stay, else into RuntimeError."""
+    runtime = cupy().cuda.runtime
+    try:
+        yield
+    except runtime.CUDARuntimeError as error:
+        raise _failure(int(error.status), str(error)) from error
+
+
+def _failure(status: int, what: str) -> Exception:
+    if status in _HARMLESS:
+        return RuntimeError(f'CUDA error {status}: {what}')
+    return DeviceError(f'CUDA error {status}: {what}')
 
 
 def _argument(value: Any) -> Any:

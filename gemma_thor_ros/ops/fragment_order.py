@@ -16,7 +16,7 @@ by two, hold the third registers of both words, six and twelve bits below bits 1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -175,18 +175,20 @@ def _pack_bits(lanes: Array) -> Array:
     return words
 
 
-def to_fragments(parts: Sequence[PackedMatrix], *, interleaved: bool = False,
-                 stream: Any) -> Nvfp4Fragments:
+def to_fragments(parts: Sequence[PackedMatrix], *, interleaved: bool = False, stream: Any,
+                 unfit: Any = None) -> Nvfp4Fragments:
     """Copy matrices to the device and put them in order; several are stacked by rows.
 
     Their arrays may lie on the device already. parts: matrices (N, M) of one M, each N but the
     last a multiple of 16; or, `interleaved`, gate and up, both (I, M) with I a multiple of 8.
     With a leading axis E in all of them the result has E matrices. Raises ConfigError for sizes
-    and scales that do not fit.
+    and scales that do not fit; with unfit, one u32 on the device, scales that do not fit set it
+    instead, and nothing waits for the device: see `check_fit`.
     """
     _check_parts(parts, interleaved)
     cupy = device.cupy()
-    cupy.cuda.get_current_stream().synchronize()         # it may still write the parts
+    if unfit is None:
+        cupy.cuda.get_current_stream().synchronize()     # it may still write the parts
     lead = parts[0].packed.shape[:-2]
     num_experts = lead[0] if lead else 0
     columns = parts[0].packed.shape[-1] * 2
@@ -194,41 +196,66 @@ def to_fragments(parts: Sequence[PackedMatrix], *, interleaved: bool = False,
     num_outputs = counts[0] if interleaved else sum(counts)
     tiles, column_tiles = row_tiles(num_outputs, interleaved), -(-columns // TILE_COLUMNS)
     copies = max(num_experts, 1)
+    factor = np.float32(2.0 ** -LEFT_IN[device.has_e2m1_conversion()])
     with stream:
         codes = cupy.empty(copies * tiles * column_tiles * TILE_CODE_WORDS, cupy.uint32)
         scales = cupy.empty(copies * tiles * column_tiles * TILE_SCALE_WORDS, cupy.uint32)
-        unfit = cupy.zeros(1, cupy.uint32)
+        flag = cupy.zeros(1, cupy.uint32) if unfit is None else unfit
         row_scales = np.empty((copies, tiles, 2), np.float32)
-        factor = np.float32(2.0 ** -LEFT_IN[device.has_e2m1_conversion()])
-        for copy in range(copies):
-            first = copy * tiles
-            matrices = [_one(part, copy if num_experts else None) for part in parts]
+        for matrices, first in _launches(parts, num_experts, interleaved, tiles):
             on_device = [tuple(cupy.ascontiguousarray(cupy.asarray(array))
-                               for array in (packed, groups)) for packed, groups, _ in matrices]
-            globals_ = [np.float32(scale) * factor for _, _, scale in matrices]
+                               for array in (packed, groups)) for packed, groups in matrices]
+            low, high = on_device[0], on_device[-1]
+            _fragment_order(codes, scales, flag, first, low, high, low[0].shape[0], columns,
+                            *((8, 0) if interleaved else (16, 8)), stream)
+        globals_ = [np.asarray(part.global_scale, np.float32).reshape(-1, 1) * factor
+                    for part in parts]
+        start = 0
+        for count, scale in zip(counts, globals_, strict=True):
             if interleaved:
-                row_scales[copy] = globals_
-                _fragment_order(codes, scales, unfit, first, on_device[0], on_device[1], counts[0],
-                                columns, 8, 0, stream)
-                continue
-            start = 0
-            for part, count, scale in zip(on_device, counts, globals_, strict=True):
-                size = row_tiles(count, False)
-                row_scales[copy, start:start + size] = scale
-                _fragment_order(codes, scales, unfit, first + start, part, part, count, columns,
-                                16, 8, stream)
-                start += size
+                row_scales[...] = np.concatenate(globals_, axis=1)[:, None]
+                break
+            size = row_tiles(count, False)
+            row_scales[:, start:start + size] = scale[..., None]
+            start += size
         result = Nvfp4Fragments(codes, scales, cupy.asarray(row_scales.reshape(-1)), num_outputs,
                                 columns, interleaved, num_experts)
-        if int(unfit[0]):
-            raise ConfigError('an NVFP4 matrix has a group scale that is negative or not a number')
+        if unfit is None:
+            check_fit(flag)
     return result
 
 
-def _one(part: PackedMatrix, expert: int | None) -> tuple[Any, Any, Any]:
-    if expert is None:
-        return part.packed, part.group_scales, part.global_scale
-    return part.packed[expert], part.group_scales[expert], part.global_scale[expert]
+def check_fit(unfit: Any) -> None:
+    """Wait, and raise ConfigError if a matrix since `unfit` was 0 has scales that do not fit."""
+    if int(unfit[0]):
+        raise ConfigError('an NVFP4 matrix has a group scale that is negative or not a number')
+
+
+_Arrays = tuple[Any, Any]                # codes and scales of some rows
+
+
+def _launches(parts: Sequence[PackedMatrix], num_experts: int, interleaved: bool,
+              tiles: int) -> Iterator[tuple[list[_Arrays], int]]:
+    """What one launch each puts in order, and its first row tile.
+
+    The rows of all experts are the rows of one matrix where each fills its tiles.
+    """
+    whole = interleaved or (len(parts) == 1 and parts[0].packed.shape[-2] % TILE_ROWS == 0)
+    if num_experts and whole:
+        yield [(part.packed.reshape(-1, part.packed.shape[-1]),
+                part.group_scales.reshape(-1, part.group_scales.shape[-1]))
+               for part in parts], 0
+        return
+    for copy in range(max(num_experts, 1)):
+        matrices = [(part.packed[copy], part.group_scales[copy]) if num_experts
+                    else (part.packed, part.group_scales) for part in parts]
+        if interleaved:
+            yield matrices, copy * tiles
+            continue
+        start = copy * tiles
+        for matrix in matrices:
+            yield [matrix], start
+            start += row_tiles(matrix[0].shape[0], False)
 
 
 def _check_parts(parts: Sequence[PackedMatrix], interleaved: bool) -> None:
