@@ -173,6 +173,7 @@ class Usage:
     rounds: int = 0  # draft-verify rounds
     drafted_tokens: int = 0
     accepted_tokens: int = 0  # without the bonus token of each round
+    accepted_by_position: tuple[int, ...] = ()  # drafts kept at position 1, 2, ...
 
 
 @dataclass(frozen=True)

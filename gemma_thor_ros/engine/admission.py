@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,11 @@ class Limits:
     context_length: int
     stop_ids: tuple[int, ...]
     suppress_tokens: tuple[int, ...]
+
+    @cached_property
+    def suppressed(self) -> npt.NDArray[np.int64]:
+        """Ids that are never chosen, ascending."""
+        return id_array(set(self.suppress_tokens))
 
 
 def check_request(request: Request, limits: Limits, pages: PageManager) -> None:

@@ -15,6 +15,8 @@ import time
 from typing import Any
 
 from gemma_thor_ros.engine.admission import Limits, check_request
+from gemma_thor_ros.engine.calibrate import measure
+from gemma_thor_ros.engine.draft_length import DraftLength
 from gemma_thor_ros.engine.forecast import Forecast
 from gemma_thor_ros.engine.open_requests import OpenRequests, cancelled, failed
 from gemma_thor_ros.engine.outbox import Outbox
@@ -23,8 +25,11 @@ from gemma_thor_ros.engine.prefix_cache import PrefixCache
 from gemma_thor_ros.engine.runner import Model, Runner
 from gemma_thor_ros.engine.scheduler import Scheduler
 from gemma_thor_ros.engine.sequence import Sequence
+from gemma_thor_ros.engine.speculation import Speculation
 from gemma_thor_ros.engine.stats import EngineStats
+from gemma_thor_ros.engine.step_costs import StepCosts
 from gemma_thor_ros.engine.step_loop import StepLoop
+from gemma_thor_ros.models.drafter import Drafter
 from gemma_thor_ros.schema import (
     DeviceError,
     ErrorCode,
@@ -48,6 +53,8 @@ class Engine:
     max_checkpoint_pages: the most sliding pages that prefix checkpoints may keep; None: all that
     no sequence uses, 0: no prefix cache. checkpoint_interval: pages between the checkpoints of a
     long prompt. step_timeout_s: a step that takes longer fails its requests; 0: no limit.
+    drafter: guesses tokens that the model then verifies; None: one token a step. num_drafts: so
+    many drafts a round; None: as many as pay (draft_length).
     on_pages_freed(geometry, page ids): for tests that poison freed pages.
     """
 
@@ -56,7 +63,9 @@ class Engine:
                  context_length: int, stop_ids: tuple[int, ...] = (1, 106, 50),
                  suppress_tokens: tuple[int, ...] = (), max_rows: int = 16,
                  max_checkpoint_pages: int | None = None, checkpoint_interval: int = 128,
-                 step_timeout_s: float = 0.0, on_pages_freed: OnFreed | None = None) -> None:
+                 step_timeout_s: float = 0.0, drafter: Drafter | None = None,
+                 num_drafts: int | None = None,
+                 on_pages_freed: OnFreed | None = None) -> None:
         for name, value in (('page_size', page_size), ('num_sliding_pages', num_sliding_pages),
                             ('num_full_pages', num_full_pages), ('max_sequences', max_sequences),
                             ('prefill_chunk', prefill_chunk), ('max_rows', max_rows),
@@ -69,8 +78,9 @@ class Engine:
                               tuple(suppress_tokens))
         self._pages = PageManager(
             page_size=page_size, num_sliding_pages=num_sliding_pages,
-            num_full_pages=num_full_pages, window=model.config.sliding_window, max_rows=max_rows,
-            max_chunk=prefill_chunk, on_freed=on_pages_freed)
+            num_full_pages=num_full_pages, window=max(
+                model.config.sliding_window, 0 if drafter is None else drafter.config.window),
+            max_rows=max_rows, max_chunk=prefill_chunk, on_freed=on_pages_freed)
         self._cache = PrefixCache(
             self._pages, interval=checkpoint_interval, max_window_pages=(
                 num_sliding_pages if max_checkpoint_pages is None else max_checkpoint_pages))
@@ -79,10 +89,31 @@ class Engine:
         self.kv_cache: Any = model.new_kv_cache(num_sliding_pages, num_full_pages, page_size)
         self._forecast = Forecast(prefill_chunk)
         self._requests = OpenRequests(max_sequences, max_waiting)
-        self._loop = StepLoop(self._requests, self._scheduler,
-                              Runner(model, self.kv_cache, self._limits), self._limits,
-                              self._forecast, step_timeout_s)
+        self._model = model
+        self._drafter = drafter
+        self._speculation: Speculation | None = None
+        if drafter is not None and num_drafts != 0:
+            self.draft_cache: Any = drafter.new_cache(num_sliding_pages, num_full_pages, page_size)
+            costs = StepCosts(getattr(model.config, 'num_experts', 0),
+                              getattr(model.config, 'top_k_experts', 0))
+            self._speculation = Speculation(
+                drafter, self.draft_cache, self.kv_cache, DraftLength(costs, num_drafts),
+                self._limits, self._forecast, max_rows)
+        self._loop = StepLoop(
+            self._requests, self._scheduler,
+            Runner(model, self.kv_cache, self._limits, self._speculation), self._forecast,
+            step_timeout_s, None if self._speculation is None else self._speculation.propose)
         self._thread = threading.Thread(target=self._run, name='gemma_thor_engine', daemon=True)
+
+    def calibrate(self) -> None:
+        """Measure what steps and drafts cost; before `start` alone, since it writes to pages."""
+        speculation, drafter = self._speculation, self._drafter
+        if speculation is None or drafter is None:
+            return
+        pages = self._pages
+        speculation.rule.costs.set(*measure(
+            self._model, self.kv_cache, drafter, self.draft_cache, page_size=pages.page_size,
+            num_pages=min(pages.sliding.num_pages, pages.full.num_pages)))
 
     def start(self, *, threaded: bool = True) -> None:
         """Start the engine thread; a second call raises RuntimeError.

@@ -7,6 +7,7 @@ Knows sequences and their pages; no queue, no priority, no model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -19,12 +20,17 @@ from gemma_thor_ros.models.batch import Batch, Role, Span
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one sequence in a plan. `logit_row` is -1 where no token is wanted yet."""
+    """The rows of one sequence in a plan.
+
+    `logit_row` is -1 where no token is wanted yet, else the first of 1 + len(drafts) rows of
+    logits; the drafts are the last of the part's rows.
+    """
 
     sequence: Sequence
     role: Role
     num_rows: int
     logit_row: int
+    drafts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,27 +62,34 @@ def choose_rows(running: Seq[Sequence], prefill_chunk: int, max_rows: int,
     return chosen
 
 
-def build_plan(chosen: Seq[tuple[Sequence, int]], pages: PageManager) -> Plan:
-    """Write the rows of the chosen sequences into a batch; gives the pages that they need."""
-    num_rows_total = sum(num_rows for _, num_rows in chosen)
+def build_plan(chosen: Seq[tuple[Sequence, int]], pages: PageManager,
+               drafts: Mapping[Sequence, tuple[int, ...]]) -> Plan:
+    """Write the rows of the chosen sequences into a batch; gives the pages that they need.
+
+    A sequence with drafts has them as rows behind its own, which end with its newest token.
+    """
+    num_rows_total = sum(num_rows + len(drafts.get(sequence, ())) for sequence, num_rows in chosen)
     token_ids = np.empty(num_rows_total, np.int32)
     positions = np.empty(num_rows_total, np.int32)
     spans: list[Span] = []
     parts: list[Part] = []
     logit_rows: list[int] = []
     row = 0
-    for sequence, num_rows in chosen:
-        start = sequence.num_committed
+    for sequence, num_own in chosen:
+        start, guesses = sequence.num_committed, drafts.get(sequence, ())
+        own_end, num_rows = start + num_own, num_own + len(guesses)
         end, tables = start + num_rows, tables_of(sequence)
+        assert end <= sequence.max_positions, (end, sequence.max_positions)
         pages.grow(tables, end)
-        token_ids[row:row + num_rows] = sequence.token_ids[start:end]
+        token_ids[row:row + num_own] = sequence.token_ids[start:own_end]
+        token_ids[row + num_own:row + num_rows] = guesses
         positions[row:row + num_rows] = range(start, end)
         spans.append(Span(sequence.role, row, num_rows, start, tables.sliding, tables.full))
         logit_row = -1
-        if end == sequence.num_tokens:                   # the newest token: what comes after it?
+        if own_end == sequence.num_tokens:               # the newest token: what comes after it?
             logit_row = len(logit_rows)
-            logit_rows.append(row + num_rows - 1)
-        parts.append(Part(sequence, sequence.role, num_rows, logit_row))
+            logit_rows.extend(range(row + num_own - 1, row + num_rows))
+        parts.append(Part(sequence, sequence.role, num_rows, logit_row, guesses))
         row += num_rows
     batch = Batch(token_ids, positions, tuple(spans), np.array(logit_rows, np.int32))
     return Plan(batch, tuple(parts))

@@ -1,12 +1,15 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one planned step: the model's forward pass, then a token for each sequence that wants one.
+"""Runs one planned step: the model's forward pass, then tokens for each sequence that wants some.
 
-The only file of engine/ that calls the model. Knows no queue, no thread and no outbox.
+A draft is kept when it equals the token that is drawn at its place: drawn as without drafts, by
+the same key, after the same history. The only file of engine/ that calls the model. Knows no
+queue, no thread and no outbox.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -14,13 +17,16 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gemma_thor_ros.engine.admission import Limits, id_array, suppressed_ids
-from gemma_thor_ros.engine.plan import Plan
+from gemma_thor_ros.engine.admission import Limits
+from gemma_thor_ros.engine.plan import Part, Plan
 from gemma_thor_ros.engine.sequence import Sequence
+from gemma_thor_ros.engine.speculation import Speculation
 from gemma_thor_ros.models.batch import Batch
+from gemma_thor_ros.models.drafter import Taps
 from gemma_thor_ros.ops.sample import SampleError, SampleRow, logprobs_ref, sample_row
-from gemma_thor_ros.schema import Guide, TokenLogprob
+from gemma_thor_ros.schema import FinishReason, Guide, TokenLogprob
 
+Tap = Callable[[int, npt.NDArray[Any]], None]
 _CACHED_MASKS = 32                                       # a guide's common ones come as one object
 
 
@@ -46,47 +52,87 @@ class Model(Protocol):
     def new_kv_cache(self, num_sliding_pages: int, num_full_pages: int, page_size: int) -> Any:
         """Static memory for the pages of both geometries."""
 
-    def forward(self, batch: Batch, kv_cache: Any) -> npt.NDArray[Any]:
-        """Write K and V of the rows to their pages; logits (R, V) of batch.logit_rows."""
+    def forward(self, batch: Batch, kv_cache: Any, tap: Tap | None = None, /) -> npt.NDArray[Any]:
+        """Write K and V of the rows to their pages; logits (R, V) of batch.logit_rows.
+
+        tap(layer, hidden (T, H)) is called after each layer, rows in the batch's order.
+        """
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The outcome of one part of a plan that wanted a token: the token, or what went wrong."""
+    """The outcome of one part of a plan that wanted tokens.
 
-    token_id: int
-    logprob: TokenLogprob | None = None
+    token_ids: the drafts that were kept and the token after them, cut behind the one that ends the
+    answer. `end` tells how it ends, `error` what went wrong behind the last of them.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    end: FinishReason | None = None
     error: str = ''
 
 
 class Runner:
     """Owns the model and its cache; called by the engine thread alone."""
 
-    def __init__(self, model: Model, kv_cache: Any, limits: Limits) -> None:
+    def __init__(self, model: Model, kv_cache: Any, limits: Limits,
+                 speculation: Speculation | None = None) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._limits = limits
-        self._suppress = id_array(set(limits.suppress_tokens))
+        self._speculation = speculation
 
     def run(self, plan: Plan) -> list[Choice | None]:
         """Run a plan; one entry per part, None where no token was wanted.
 
         Raises what the model raises: then no row of the plan counts.
         """
-        logits = self._model.forward(plan.batch, self._kv_cache)
-        num_rows = plan.batch.logit_rows.size
+        batch, speculation = plan.batch, self._speculation
+        taps = Taps(() if speculation is None else speculation.layers)
+        if taps.layers:
+            logits = self._model.forward(batch, self._kv_cache, taps)
+        else:
+            logits = self._model.forward(batch, self._kv_cache)
+        num_rows = batch.logit_rows.size
         if logits.shape != (num_rows, self._limits.vocab_size):
             raise ValueError(f'the model gave logits of shape {logits.shape} instead of '
                              f'{(num_rows, self._limits.vocab_size)}')
-        return [None if part.logit_row < 0 else self._choose(logits[part.logit_row], part.sequence)
-                for part in plan.parts]
+        choices = [None if part.logit_row < 0 else self._draw(logits, part) for part in plan.parts]
+        if speculation is not None:
+            speculation.step_done(plan, choices, taps.hidden(batch.token_ids.size))
+        return choices
 
-    def _choose(self, logits: npt.NDArray[Any], sequence: Sequence) -> Choice:
-        sampling = sequence.request.sampling
-        suppress = self._suppress
-        if sequence.num_generated < sampling.min_tokens:
-            suppress = id_array(suppressed_ids(self._limits, sampling, sequence.num_generated))
-        row = sequence.history.sample_row(sequence.num_tokens, suppress)
+    def _draw(self, logits: npt.NDArray[Any], part: Part) -> Choice:
+        """Draw token by token, as without drafts, for as long as the next draft is the token.
+
+        So history, guide and penalties of each row follow the tokens that really came before it.
+        """
+        sequence, drafts = part.sequence, part.drafts
+        wants_logprobs = sequence.request.sampling.logprobs
+        token_ids: list[int] = []
+        logprobs: list[TokenLogprob] = []
+        end = None
+        error = ''
+        for index in range(1 + len(drafts)):
+            row = logits[part.logit_row + index]
+            token_id, error = self._choose(row, sequence, index)
+            if error:
+                break
+            sequence.history.append(token_id)
+            token_ids.append(token_id)
+            if wants_logprobs >= 0:
+                logprob, top = logprobs_ref(row, token_id, wants_logprobs)
+                logprobs.append(TokenLogprob(token_id, logprob, top))
+            end = self._end(sequence, token_id, sequence.num_generated + index + 1)
+            if end is not None or token_id not in drafts[index:index + 1]:
+                break
+        return Choice(tuple(token_ids), tuple(logprobs), end, error)
+
+    def _choose(self, logits: npt.NDArray[Any], sequence: Sequence, num_drawn: int,
+                ) -> tuple[int, str]:
+        """The next token, or -1 and what went wrong."""
+        row = sequence.sample_row(self._limits, num_drawn)
         guide = sequence.request.guide
         try:
             if guide is not None:
@@ -95,17 +141,21 @@ class Runner:
             if guide is not None:
                 guide.accept(token_id)
         except SampleError as error:
-            return Choice(-1, error='No token could be chosen at position '
-                                    f'{row.position}: {error}.')
+            return -1, f'No token could be chosen at position {row.position}: {error}.'
         except Exception as error:                       # a guide's fault is its request's alone
             if guide is None:
                 raise
-            return Choice(-1, error=f'The guide of the answer failed at position {row.position}: '
-                                    f'{type(error).__name__}: {error}.')
-        if sampling.logprobs < 0:
-            return Choice(token_id)
-        logprob, top = logprobs_ref(logits, token_id, sampling.logprobs)
-        return Choice(token_id, TokenLogprob(token_id, logprob, top))
+            return -1, (f'The guide of the answer failed at position {row.position}: '
+                        f'{type(error).__name__}: {error}.')
+        return token_id, ''
+
+    def _end(self, sequence: Sequence, token_id: int, num_generated: int) -> FinishReason | None:
+        """How an answer ends with a token, if it does."""
+        sampling, guide = sequence.request.sampling, sequence.request.guide
+        own_stop = token_id in self._limits.stop_ids and not sampling.ignore_eos
+        if own_stop or token_id in sampling.stop_ids or (guide is not None and guide.finished):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if num_generated >= sampling.max_tokens else None
 
     def _guided(self, row: SampleRow, guide: Guide) -> SampleRow:
         """The row with what its guide allows. Where that are stop ids alone, min_tokens yields."""
@@ -115,8 +165,8 @@ class Runner:
             return replace(row, suppress_ids=np.union1d(row.suppress_ids, banned))
         allowed = _mask(bits, self._limits.vocab_size)
         suppress = row.suppress_ids
-        if suppress.size > self._suppress.size and not np.delete(allowed, suppress).any():
-            suppress = self._suppress
+        if suppress.size > self._limits.suppressed.size and not np.delete(allowed, suppress).any():
+            suppress = self._limits.suppressed
         return replace(row, allowed=allowed, suppress_ids=suppress)
 
 

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 
 from gemma_thor_ros.engine.page_pool import PageManager, PageNeed, Prefix
 from gemma_thor_ros.engine.plan import Part, Plan, build_plan, choose_rows, tables_of
 from gemma_thor_ros.engine.prefix_cache import PrefixCache, Trail
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.models.batch import Role
+
+Propose = Callable[[Seq[tuple[Sequence, int]]], Mapping[Sequence, tuple[int, ...]]]
 
 
 class Scheduler:
@@ -90,16 +94,22 @@ class Scheduler:
                 _insert(self.paused, self.running.pop())
             _insert(self.running, sequence)
 
-    def plan(self) -> Plan:
-        """The next step of the running sequences (at least one); gives the pages that it needs."""
+    def plan(self, propose: Propose | None = None) -> Plan:
+        """The next step of the running sequences (at least one); gives the pages that it needs.
+
+        `propose` gives drafts for some of the sequences that were chosen, with their own rows.
+        """
         chosen = choose_rows(self.running, self.prefill_chunk, self.pages.max_rows)
         assert chosen, f'none of {len(self.running)} running sequences has a row to run'
-        return build_plan(chosen, self.pages)
+        return build_plan(chosen, self.pages, {} if propose is None else propose(chosen))
 
-    def commit(self, part: Part) -> None:
-        """Count a part's rows as cached and free the sliding pages that this leaves behind."""
+    def commit(self, part: Part, num_kept: int) -> None:
+        """Count the rows that stand as cached and free the sliding pages that this leaves behind.
+
+        The rows of refused drafts lie past the length then, and are written over.
+        """
         sequence, tables = part.sequence, tables_of(part.sequence)
-        sequence.num_committed += part.num_rows
+        sequence.num_committed += num_kept
         if part.role is Role.PREFILL:
             self.cache.leave(self.trail(sequence), tables, sequence.num_committed)
         self.pages.trim(tables, sequence.num_committed)

@@ -10,15 +10,24 @@ them have K and V in the pages; a rollback only lowers it. Owned by the engine t
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from gemma_thor_ros.engine.acceptance import DraftCounts, KeptRate
+from gemma_thor_ros.engine.admission import Limits, id_array, suppressed_ids
 from gemma_thor_ros.engine.outbox import Outbox
 from gemma_thor_ros.engine.page_pool import PageTables
 from gemma_thor_ros.engine.prefix_cache import Trail
 from gemma_thor_ros.models.batch import Role
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
 from gemma_thor_ros.schema import ErrorCode, Request, SamplingParams, Timings, Usage
+
+# A sequence's own rate of kept drafts: the engine's counts as so many rounds, and its own rounds
+# are forgotten with a half-life of 35.
+_KEPT_WEIGHT = 4.0
+_KEPT_DECAY = 0.98
 
 
 class Sequence:
@@ -40,6 +49,9 @@ class Sequence:
         self.trail: Trail | None = None                  # its prompt's way through the cache
         self.cached_tokens = 0                           # found there when it first started
         self.history = TokenHistory(request)
+        self.hidden: npt.NDArray[Any] | None = None      # what a drafter taps of its newest row
+        self.draft_counts = DraftCounts()
+        self.kept_rate = KeptRate(_KEPT_WEIGHT, _KEPT_DECAY)
         self.submitted = now
         self.admitted: float | None = None
         self.first_token = now
@@ -63,14 +75,28 @@ class Sequence:
         return Role.PREFILL if self.num_committed < self.num_prompt else Role.DECODE
 
     def append(self, token_id: int, now: float) -> None:
-        """Add a generated token. Its K and V follow with the step that takes it as input."""
+        """Add a generated token, which the history has already.
+
+        Its K and V follow with the step that takes it as input.
+        """
         if self.num_tokens == self.num_prompt:
             self.first_token = now
         self.last_token = now
         self.limit = min(self.deadline, _after(now, self.request.token_gap_s))
         self.token_ids[self.num_tokens] = token_id
         self.num_tokens += 1
-        self.history.append(token_id)
+
+    def sample_row(self, limits: Limits, num_drawn: int = 0) -> SampleRow:
+        """What the sampler needs for the next token, when the step has drawn num_drawn already.
+
+        Those have to be in the history, but not among the tokens yet.
+        """
+        sampling = self.request.sampling
+        num_generated = self.num_generated + num_drawn
+        suppress = limits.suppressed
+        if num_generated < sampling.min_tokens:
+            suppress = id_array(suppressed_ids(limits, sampling, num_generated))
+        return self.history.sample_row(self.num_tokens + num_drawn, suppress)
 
     def overdue(self, now: float) -> tuple[ErrorCode, str]:
         """Why a sequence whose `limit` has passed has to end."""
@@ -88,7 +114,10 @@ class Sequence:
     def usage(self) -> Usage:
         """Token counts up to now."""
         return Usage(prompt_tokens=self.num_prompt, completion_tokens=self.num_generated,
-                     cached_tokens=self.cached_tokens)
+                     cached_tokens=self.cached_tokens, rounds=self.draft_counts.rounds,
+                     drafted_tokens=self.draft_counts.drafted,
+                     accepted_tokens=self.draft_counts.accepted,
+                     accepted_by_position=self.draft_counts.kept_by_position)
 
     def timings(self, now: float) -> Timings:
         """Durations up to now, in milliseconds."""

@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 import time
 
-from gemma_thor_ros.engine.admission import Limits
 from gemma_thor_ros.engine.forecast import Forecast
 from gemma_thor_ros.engine.open_requests import End, OpenRequests, cancelled, failed
 from gemma_thor_ros.engine.plan import Plan
 from gemma_thor_ros.engine.runner import Choice, Runner
-from gemma_thor_ros.engine.scheduler import Scheduler
+from gemma_thor_ros.engine.scheduler import Propose, Scheduler
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.engine.stats import RateMeter
 from gemma_thor_ros.engine.watchdog import Watchdog
@@ -30,7 +29,8 @@ class StepLoop:
     """Steps one engine. A border and a step make a round: `border()`, then `step()` if True."""
 
     def __init__(self, requests: OpenRequests, scheduler: Scheduler, runner: Runner,
-                 limits: Limits, forecast: Forecast, step_timeout_s: float) -> None:
+                 forecast: Forecast, step_timeout_s: float,
+                 propose: Propose | None = None) -> None:
         now = time.monotonic()
         self.scheduler = scheduler
         self.forecast = forecast
@@ -41,7 +41,7 @@ class StepLoop:
         self.last_step_ms = 0.0
         self._requests = requests
         self._runner = runner
-        self._limits = limits
+        self._propose = propose
         self._plan: Plan | None = None                   # of the step under way
 
     def border(self) -> bool:
@@ -60,23 +60,16 @@ class StepLoop:
         What the model raises fails the sequences of this step alone, but a DeviceError is raised.
         """
         begin = time.monotonic()
-        self._plan = plan = self.scheduler.plan()
         self.num_steps += 1
         self.watchdog.begin(self.num_steps, begin)
         try:
-            choices = self._runner.run(plan)
-        except DeviceError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the model raises fails this step alone
-            _LOG.exception('step %d failed', self.num_steps)
-            message = (f'Step {self.num_steps} of the engine failed: '
-                       f'{type(error).__name__}: {error}')
-            for part in plan.parts:
-                self._finish(part.sequence, failed(ErrorCode.ENGINE, message))
-            return
+            self._plan = plan = self.scheduler.plan(self._propose)
+            choices = self._run(plan)
         finally:
             self.watchdog.end()
             self._plan = None
+        if choices is None:
+            return
         if self._requests.has_news:                      # cancels come before their tokens go out
             self._take_news()
         self._deliver(plan, choices, begin)
@@ -88,12 +81,14 @@ class StepLoop:
         until the engine thread is back and lets them go.
         """
         plan = self._plan
+        # without a plan it is the drafter that hangs
+        sequences = ([part.sequence for part in plan.parts] if plan is not None
+                     else list(self.scheduler.running))
         message = (f'Step {step} of the engine has not ended after {seconds:.3g} s; '
                    f'{self.watchdog.timeout_s:g} s are allowed.')
-        for part in plan.parts if plan is not None else ():
-            if self._requests.answer(part.sequence, failed(ErrorCode.ENGINE, message),
-                                     by_engine=False):
-                _LOG.error('request %r: %s', part.sequence.request.request_id, message)
+        for sequence in sequences:
+            if self._requests.answer(sequence, failed(ErrorCode.ENGINE, message), by_engine=False):
+                _LOG.error('request %r: %s', sequence.request.request_id, message)
         now = time.monotonic()
         for sequence in self._requests.all():
             if now >= sequence.limit:
@@ -104,6 +99,20 @@ class StepLoop:
         for queue in (self.scheduler.running, self.scheduler.paused, self.scheduler.waiting):
             for sequence in list(queue):
                 self.scheduler.remove(sequence)
+
+    def _run(self, plan: Plan) -> list[Choice | None] | None:
+        """What the runner gives; None when it failed, with the sequences of the plan."""
+        try:
+            return self._runner.run(plan)
+        except DeviceError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the model raises fails this step alone
+            _LOG.exception('step %d failed', self.num_steps)
+            message = (f'Step {self.num_steps} of the engine failed: '
+                       f'{type(error).__name__}: {error}')
+            for part in plan.parts:
+                self._finish(part.sequence, failed(ErrorCode.ENGINE, message))
+        return None
 
     def _take_news(self) -> None:
         news = self._requests.take()
@@ -132,34 +141,28 @@ class StepLoop:
                 num_decode_rows += part.num_rows
             if sequence.pages is None:                   # ended during the step
                 continue
-            self.scheduler.commit(part)
             if choice is None:
+                self.scheduler.commit(part, part.num_rows)
                 continue
+            token_ids = choice.token_ids
+            # what was drawn, all but the last, are drafts that were kept
+            refused = len(part.drafts) - max(0, len(token_ids) - 1)
+            self.scheduler.commit(part, part.num_rows - refused)
+            for token_id in token_ids:
+                sequence.append(token_id, now)
+            if token_ids:
+                num_decoded += len(token_ids)
+                sequence.outbox.put(TokenEvent(token_ids, choice.logprobs))
             if choice.error:
                 self._finish(sequence, failed(ErrorCode.ENGINE, choice.error))
-                continue
-            num_decoded += 1
-            sequence.append(choice.token_id, now)
-            logprobs = (choice.logprob,) if choice.logprob is not None else ()
-            sequence.outbox.put(TokenEvent((choice.token_id,), logprobs))
-            self._end_if_done(sequence, choice.token_id)
+            elif choice.end is not None:
+                self.forecast.answer_done(sequence.num_generated)
+                self._finish(sequence, End(choice.end, stop_id=(
+                    token_ids[-1] if choice.end is FinishReason.STOP else -1)))
         self.decoded.add(num_decoded, now)
         self.prefilled.add(num_prompt_rows, now)
         self.forecast.step_done(num_prompt_rows, num_decode_rows, now - begin)
         self.last_step_ms = (time.monotonic() - begin) * 1e3
-
-    def _end_if_done(self, sequence: Sequence, token_id: int) -> None:
-        sampling = sequence.request.sampling
-        guide = sequence.request.guide
-        own_stop = token_id in self._limits.stop_ids and not sampling.ignore_eos
-        if own_stop or token_id in sampling.stop_ids or (guide is not None and guide.finished):
-            end = End(FinishReason.STOP, stop_id=token_id)
-        elif sequence.num_generated >= sampling.max_tokens:
-            end = End(FinishReason.LENGTH)
-        else:
-            return
-        self.forecast.answer_done(sequence.num_generated)
-        self._finish(sequence, end)
 
     def _finish(self, sequence: Sequence, end: End) -> None:
         """Take a sequence out, free its pages, answer its reader."""

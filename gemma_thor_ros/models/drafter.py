@@ -111,19 +111,19 @@ class Taps:
     """Collects the outputs of some layers during one forward: it is Gemma4.forward's `tap`."""
 
     def __init__(self, layers: Collection[int]) -> None:
-        self._layers = frozenset(layers)
+        self.layers = frozenset(layers)
         self._found: list[Array] = []
 
     def __call__(self, layer: int, hidden: Array) -> None:
         """Take the output (T, H) of a layer, an array of the tap's own."""
-        if layer in self._layers:
+        if layer in self.layers:
             self._found.append(hidden)
 
     def hidden(self, num_rows: int) -> Array:
         """The outputs (len(layers), T, H), layers ascending; (0, T, 0) without layers."""
-        if not self._layers:
+        if not self.layers:
             return np.zeros((0, num_rows, 0), np.float32)
-        assert len(self._found) == len(self._layers), (len(self._found), sorted(self._layers))
+        assert len(self._found) == len(self.layers), (len(self._found), sorted(self.layers))
         return np.stack(self._found)
 
 

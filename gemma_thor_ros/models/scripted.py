@@ -105,8 +105,8 @@ class ScriptedModel:
         logits = np.zeros((batch.logit_rows.size, self.vocab_size), np.float32)
         row = 0                                          # next row of logits
         for span in batch.spans:
-            _write(span, batch, kv_cache)
-            history, generated = _read(span, kv_cache, self.config.sliding_window)
+            write_pages(span, batch, kv_cache)
+            history, generated = read_pages(span, kv_cache, self.config.sliding_window)
             while row < batch.logit_rows.size:
                 position = (int(batch.logit_rows[row]) - span.start_row) + span.start_position
                 if position >= history.size:
@@ -122,6 +122,17 @@ class ScriptedModel:
         `generated` marks the decode-role part of the history. Tests override this for models with
         other logits than one-hot; what it reads went through the pages.
         """
+        answer, index = self._answer(history, generated)
+        logits[answer[index] if index < len(answer) else self.end_id] = PEAK
+
+    def rest(self, history: Int32, generated: npt.NDArray[np.bool_]) -> tuple[int, ...]:
+        """The tokens of the answer after `history`: what a drafter that is right drafts."""
+        answer, index = self._answer(history, generated)
+        return (*answer[index:], self.end_id)
+
+    def _answer(self, history: Int32, generated: npt.NDArray[np.bool_],
+                ) -> tuple[tuple[int, ...], int]:
+        """The whole answer to a history's prompt, and how much of it the history has."""
         num_prompt = history.size - int(generated.sum())
         key = history[:num_prompt].tobytes()
         answer = self._answers.get(key)
@@ -130,11 +141,11 @@ class ScriptedModel:
             if len(self._answers) >= _CACHED_ANSWERS:
                 self._answers.clear()
             self._answers[key] = answer
-        index = history.size - num_prompt
-        logits[answer[index] if index < len(answer) else self.end_id] = PEAK
+        return answer, history.size - num_prompt
 
 
-def _write(span: Span, batch: Batch, kv_cache: ScriptedKVCache) -> None:
+def write_pages(span: Span, batch: Batch, kv_cache: ScriptedKVCache) -> None:
+    """Write the rows of a span. Raises PageFault when they or the pages are not in order."""
     start, end = span.start_position, span.start_position + span.num_rows
     rows = slice(span.start_row, span.start_row + span.num_rows)
     token_ids = batch.token_ids[rows]
@@ -157,8 +168,8 @@ def _write(span: Span, batch: Batch, kv_cache: ScriptedKVCache) -> None:
     kv_cache.sliding_hashes[pages, slots] = hashes
 
 
-def _read(span: Span, kv_cache: ScriptedKVCache, window: int,
-          ) -> tuple[Int32, npt.NDArray[np.bool_]]:
+def read_pages(span: Span, kv_cache: ScriptedKVCache, window: int,
+               ) -> tuple[Int32, npt.NDArray[np.bool_]]:
     """The checked history up to the span's last row: token ids (n,), generated marks (n,)."""
     size = kv_cache.page_size
     end = span.start_position + span.num_rows

@@ -175,8 +175,8 @@ class Faulty:
         self.vocab_size = model.vocab_size
         self.new_kv_cache = model.new_kv_cache
 
-    def forward(self, batch: Any, kv_cache: Any) -> Any:
-        logits = self.model.forward(batch, kv_cache)
+    def forward(self, batch: Any, kv_cache: Any, *tap: Any) -> Any:
+        logits = self.model.forward(batch, kv_cache, *tap)
         if self.machine.fault:
             self.machine.fault = False
             raise OSError('planted fault')

@@ -88,10 +88,10 @@ class Driven:
         self.on_step = on_step
         self.num_steps = 0
 
-    def forward(self, batch: Batch, kv_cache: Any) -> Any:
+    def forward(self, batch: Batch, kv_cache: Any, *tap: Any) -> Any:
         self.on_step(self.num_steps)
         self.num_steps += 1
-        return self.model.forward(batch, kv_cache)
+        return self.model.forward(batch, kv_cache, *tap)
 
 
 def poison(kv_cache: Any, geometry: str, pages: Sequence[int]) -> None:

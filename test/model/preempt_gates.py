@@ -31,9 +31,9 @@ class Watched:
         self.new_kv_cache = model.new_kv_cache
         self.steps: list[list[tuple[Role, int, int]]] = []
 
-    def forward(self, batch: Batch, kv_cache: Any) -> Any:
+    def forward(self, batch: Batch, kv_cache: Any, *tap: Any) -> Any:
         self.steps.append([(s.role, s.num_rows, s.start_position) for s in batch.spans])
-        return self.model.forward(batch, kv_cache)
+        return self.model.forward(batch, kv_cache, *tap)
 
 
 class Stepped:

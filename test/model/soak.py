@@ -116,8 +116,8 @@ class Faulty:
         self._every = every
         self._steps = 0
 
-    def forward(self, batch: Batch, kv_cache: Any) -> Any:
-        logits = self.model.forward(batch, kv_cache)
+    def forward(self, batch: Batch, kv_cache: Any, *tap: Any) -> Any:
+        logits = self.model.forward(batch, kv_cache, *tap)
         self._steps += 1
         if self._every and self._rng.random() < 1.0 / self._every:
             kind = self._rng.choice(['raise', 'nan'])

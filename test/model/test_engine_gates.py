@@ -134,8 +134,8 @@ class TestConcurrentEqualsSolo:
         """The logits of the last sequence go to the first and so on."""
         right = scheduler.build_plan
 
-        def wrong(chosen: Any, pages: Any) -> Any:
-            plan = right(chosen, pages)
+        def wrong(*args: Any) -> Any:
+            plan = right(*args)
             last = plan.batch.logit_rows.size - 1
             return replace(plan, parts=tuple(
                 replace(part, logit_row=last - part.logit_row if part.logit_row >= 0 else -1)
@@ -186,8 +186,8 @@ class TestChunkedEqualsOnePrefill:
         """A chunk that counts one row more than it ran."""
         right = scheduler.Scheduler.commit
 
-        def wrong(self: scheduler.Scheduler, part: Any) -> None:
-            right(self, part)
+        def wrong(self: scheduler.Scheduler, part: Any, num_kept: int) -> None:
+            right(self, part, num_kept)
             if part.role is Role.PREFILL and part.logit_row < 0:
                 part.sequence.num_committed += 1
         monkeypatch.setattr(scheduler.Scheduler, 'commit', wrong)
@@ -215,12 +215,12 @@ class TestCancelLeavesTheNextRequestRight:
                 ghosts.append((sequence, tables))
             right_remove(self, sequence)
 
-        def build(chosen: Any, pages: Any) -> Any:
+        def build(chosen: Any, *args: Any) -> Any:
             if ghosts and chosen and chosen[0][0] is not ghosts[0][0]:
                 sequence, tables = ghosts.pop()
                 sequence.pages = tables
                 chosen = [*chosen, (sequence, 1)]
-            return right_build(chosen, pages)
+            return right_build(chosen, *args)
         monkeypatch.setattr(scheduler.Scheduler, 'remove', remove)
         monkeypatch.setattr(scheduler, 'build_plan', build)
         assert cancel_gate(HashModel(), *THREE, [6, 12], **SCARCE) != []

@@ -131,12 +131,12 @@ class TestPlantedErrors:
         """The recomputed prompt asks for a first token again."""
         right = plan.build_plan
 
-        def wrong(chosen: Any, pages: Any) -> Any:
+        def wrong(chosen: Any, *args: Any) -> Any:
             held = [(s, s.num_tokens) for s, _ in chosen]
             for sequence, num_rows in chosen:
                 if sequence.num_committed + num_rows == sequence.num_prompt:
                     sequence.num_tokens = sequence.num_prompt
-            built = right(chosen, pages)
+            built = right(chosen, *args)
             for sequence, num_tokens in held:
                 sequence.num_tokens = num_tokens
             return built

@@ -102,7 +102,7 @@ class TestFailedSteps:
         """The scheduler itself fails: nothing can go on, but nobody is left without an answer."""
         engine = make_engine(start=False, max_sequences=1)
 
-        def broken() -> None:
+        def broken(propose: object) -> None:
             raise KeyError('books')
         monkeypatch.setattr(engine._scheduler, 'plan', broken)
         engine.start()
