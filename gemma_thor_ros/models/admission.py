@@ -64,8 +64,9 @@ def _family_and_text(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]
     return family, config
 
 
-def _integer(text: Mapping[str, Any], key: str, default: int | None = None,
-             minimum: int = 1) -> int:
+def integer(text: Mapping[str, Any], key: str, default: int | None = None,
+            minimum: int = 1) -> int:
+    """An integer of a config, checked; ConfigError names the field."""
     value = text.get(key)
     if value is None:
         value = default
@@ -78,7 +79,8 @@ def _integer(text: Mapping[str, Any], key: str, default: int | None = None,
     return value
 
 
-def _number(text: Mapping[str, Any], key: str, default: float | None, where: str = '') -> float:
+def number(text: Mapping[str, Any], key: str, default: float | None, where: str = '') -> float:
+    """A positive finite number of a config, checked; ConfigError names the field."""
     value = text.get(key)
     if value is None:
         value = default
@@ -99,20 +101,20 @@ def _boolean(text: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def _sizes(text: Mapping[str, Any]) -> dict[str, Any]:
-    num_layers = _integer(text, 'num_hidden_layers')
+    num_layers = integer(text, 'num_hidden_layers')
     softcap = text.get('final_logit_softcapping')
     if softcap is None:
         raise ConfigError('final_logit_softcapping is missing or null; the models of this '
                           'family cap at 30.0 and the engine always caps')
     return {
-        'vocab_size': _integer(text, 'vocab_size'),
-        'hidden_size': _integer(text, 'hidden_size'),
-        'intermediate_size': _integer(text, 'intermediate_size'),
+        'vocab_size': integer(text, 'vocab_size'),
+        'hidden_size': integer(text, 'hidden_size'),
+        'intermediate_size': integer(text, 'intermediate_size'),
         'num_hidden_layers': num_layers,
         'layer_types': _layer_types(text, num_layers),
-        'max_position_embeddings': _integer(text, 'max_position_embeddings', 131_072),
-        'rms_norm_eps': _number(text, 'rms_norm_eps', 1e-6),
-        'final_logit_softcapping': _number(text, 'final_logit_softcapping', None),
+        'max_position_embeddings': integer(text, 'max_position_embeddings', 131_072),
+        'rms_norm_eps': number(text, 'rms_norm_eps', 1e-6),
+        'final_logit_softcapping': number(text, 'final_logit_softcapping', None),
     }
 
 
@@ -137,18 +139,18 @@ def _layer_types(text: Mapping[str, Any], num_layers: int) -> tuple[str, ...]:
 
 
 def _attention(text: Mapping[str, Any]) -> dict[str, Any]:
-    num_q_heads = _integer(text, 'num_attention_heads')
-    num_kv_heads = _integer(text, 'num_key_value_heads')
+    num_q_heads = integer(text, 'num_attention_heads')
+    num_kv_heads = integer(text, 'num_key_value_heads')
     k_eq_v = _boolean(text, 'attention_k_eq_v', False)
-    head_dim = _integer(text, 'head_dim')
+    head_dim = integer(text, 'head_dim')
     override = _full_layer_override(text)
-    global_head_dim = _integer(override, 'head_dim', _integer(text, 'global_head_dim', 512))
+    global_head_dim = integer(override, 'head_dim', integer(text, 'global_head_dim', 512))
     # without k_eq_v the family ignores num_global_key_value_heads
     num_global = num_kv_heads
     if 'num_key_value_heads' in override:
-        num_global = _integer(override, 'num_key_value_heads')
+        num_global = integer(override, 'num_key_value_heads')
     elif k_eq_v:
-        num_global = _integer(text, 'num_global_key_value_heads', num_kv_heads)
+        num_global = integer(text, 'num_global_key_value_heads', num_kv_heads)
     for key, heads in (('num_key_value_heads', num_kv_heads),
                        ('num_global_key_value_heads', num_global)):
         if num_q_heads % heads:
@@ -157,7 +159,7 @@ def _attention(text: Mapping[str, Any]) -> dict[str, Any]:
     for key, size in (('head_dim', head_dim), ('global_head_dim', global_head_dim)):
         if size % 2:
             raise ConfigError(f'{key} is {size}: rope pairs two halves, so it must be even')
-    window = _integer(text, 'sliding_window', 512)
+    window = integer(text, 'sliding_window', 512)
     return {
         'num_attention_heads': num_q_heads, 'num_key_value_heads': num_kv_heads,
         'num_global_key_value_heads': num_global, 'head_dim': head_dim,
@@ -171,7 +173,7 @@ def _full_layer_override(text: Mapping[str, Any]) -> Mapping[str, Any]:
     per_layer = text.get('per_layer_config')
     if not per_layer:
         return {}
-    num_layers = _integer(text, 'num_hidden_layers')
+    num_layers = integer(text, 'num_hidden_layers')
     kinds = _layer_types(text, num_layers)
     full = {str(i) for i, kind in enumerate(kinds) if kind == 'full_attention'}
     if set(map(str, per_layer)) != full:
@@ -192,12 +194,12 @@ def _experts(text: Mapping[str, Any]) -> dict[str, Any]:
     if not _boolean(text, 'enable_moe_block', False):
         return {'enable_moe_block': False, 'num_experts': 0, 'top_k_experts': 0,
                 'moe_intermediate_size': 0}
-    num_experts = _integer(text, 'num_experts')
-    top_k = _integer(text, 'top_k_experts')
+    num_experts = integer(text, 'num_experts')
+    top_k = integer(text, 'top_k_experts')
     if top_k > num_experts:
         raise ConfigError(f'top_k_experts is {top_k}, num_experts only {num_experts}')
     return {'enable_moe_block': True, 'num_experts': num_experts, 'top_k_experts': top_k,
-            'moe_intermediate_size': _integer(text, 'moe_intermediate_size')}
+            'moe_intermediate_size': integer(text, 'moe_intermediate_size')}
 
 
 def _rope(text: Mapping[str, Any], global_head_dim: int) -> dict[str, Any]:
@@ -217,8 +219,8 @@ def _rope(text: Mapping[str, Any], global_head_dim: int) -> dict[str, Any]:
         scaling = rope.get('factor', 1.0)
         if scaling != 1.0:
             raise ConfigError(f'{where}factor is {scaling}, only 1.0 is supported')
-        thetas.append(_number(rope, 'rope_theta', theta, where))
-        share = _number(rope, 'partial_rotary_factor', 1.0 if kind != 'full_attention' else 0.25,
+        thetas.append(number(rope, 'rope_theta', theta, where))
+        share = number(rope, 'partial_rotary_factor', 1.0 if kind != 'full_attention' else 0.25,
                         where)
         if kind == 'full_attention':
             factor = share
@@ -281,7 +283,7 @@ def _token_ids(outer: Mapping[str, Any], text: Mapping[str, Any],
     if not eos:
         eos = tuple(token for token in STOP_IDS if token < vocab_size)
     stop = sorted({*eos, *(token for token in STOP_IDS if token < vocab_size)})
-    media = tuple((key, _integer(outer, key, minimum=0)) for key in MEDIA_KEYS
+    media = tuple((key, integer(outer, key, minimum=0)) for key in MEDIA_KEYS
                   if outer.get(key) is not None)
     suppress = generation.get('suppress_tokens')
     if suppress is None and family == 'gemma4_unified':
@@ -290,8 +292,8 @@ def _token_ids(outer: Mapping[str, Any], text: Mapping[str, Any],
         suppress = [ends[key] for key in ('eoa_token_index', 'eoi_token_id') if key in ends]
     suppressed = _id_list(suppress, 'generation_config suppress_tokens', vocab_size)
     return {
-        'bos_token_id': _integer(text, 'bos_token_id', 2, minimum=0),
-        'pad_token_id': _integer(text, 'pad_token_id', 0, minimum=0),
+        'bos_token_id': integer(text, 'bos_token_id', 2, minimum=0),
+        'pad_token_id': integer(text, 'pad_token_id', 0, minimum=0),
         'eos_token_ids': eos, 'stop_ids': tuple(stop), 'suppress_tokens': suppressed,
         'media_token_ids': media,
         'use_bidirectional_attention': text.get('use_bidirectional_attention'),

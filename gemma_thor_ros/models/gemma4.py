@@ -91,7 +91,7 @@ class Decoder:
         """Take the weights in, each asked for once, layer by layer."""
         self.config = config
         self.table = loader.table(_get(weights, 'embed_tokens'))
-        self._norm = loader.vector(_get(weights, 'norm'))
+        self.final_norm = loader.vector(_get(weights, 'norm'))
         self._layers = [_load_layer(config, weights, layer, loader)
                         for layer in range(config.num_hidden_layers)]
         root = np.array([config.hidden_size ** 0.5], np.float64)
@@ -104,7 +104,7 @@ class Decoder:
         ops.embed(act.residual, step.token_ids, self.table, self._embed_scale)
         ops.norms((act.normed,), act.residual, (self._layers[0].input_layernorm,), eps)
         # every layer ends with the norm that the next one begins with
-        ends = [layer.input_layernorm for layer in self._layers[1:]] + [self._norm]
+        ends = [layer.input_layernorm for layer in self._layers[1:]] + [self.final_norm]
         for index, (layer, end) in enumerate(zip(self._layers, ends, strict=True)):
             run = _LayerRun(ops, act, step, layer, config, eps)
             run.attention(kv_cache.k_pages[index], kv_cache.v_pages[index])

@@ -33,6 +33,7 @@ class AttentionSpan:
     num_rows: int
     start_position: int
     pages: npt.NDArray[Any]      # (max_pages,) page ids of one layer geometry
+    sees_block: bool = False     # generated rows see the span's later rows, too (draft blocks)
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,14 @@ def _plan_span(span: AttentionSpan, decode: bool, window: int | None, page_size:
         slot = 0 if decode else position % QUERY_TILE
         count = span.num_rows - row if decode else min(QUERY_TILE - slot, span.num_rows - row)
         tiles.append(_plan_tile(span.start_row + row, position, count, slot, decode, keys, window,
-                                group, dtype))
+                                group, dtype, span.sees_block))
         row += count
     return SpanPlan(ids, num_keys, first - base, end - base, tuple(tiles), decode)
 
 
 def _plan_tile(row: int, position: int, count: int, slot: int, decode: bool,
                keys: npt.NDArray[Any], window: int | None, group: int,
-               dtype: npt.DTypeLike) -> QueryTile:
+               dtype: npt.DTypeLike, sees_block: bool) -> QueryTile:
     base = int(keys[0])
     first = 0 if window is None else max(0, position - window + 1)
     low, high = (first - base) // KEY_CHUNK, (position + count - 1 - base) // KEY_CHUNK + 1
@@ -108,7 +109,7 @@ def _plan_tile(row: int, position: int, count: int, slot: int, decode: bool,
         # padding rows look at the first or last real row's keys; their results are dropped
         rows = np.clip(np.arange(position - slot, position - slot + QUERY_TILE), position,
                        position + count - 1).repeat(group).reshape(1, 1, 1, -1, 1)
-    hidden = keys > rows
+    hidden = keys > (np.full_like(rows, position + count - 1) if sees_block else rows)
     if window is not None:
         hidden |= keys <= rows - window
     bias = np.zeros(hidden.shape, dtype)

@@ -86,6 +86,18 @@ def kv_append_ref(q: Array, k_pages: Array, v_pages: Array, qkv: Array, norm_wei
     v_pages[where.pages, where.slots] = v[where.rows]
 
 
+def norm_rope_ref(heads: Array, weight: Array, cos: Array, sin: Array, eps: float, *,
+                  scratch: Scratch) -> Array:
+    """rope(rms(heads; weight)) as a new array: heads (T, N, D), weight (D,); never rounded.
+
+    For heads whose K and V take another way than the target's: a drafter's.
+    """
+    out: Array = heads * inverse_rms(heads, eps)[..., None]
+    out *= weight
+    _rotate(out, cos, sin, scratch)
+    return out
+
+
 def fp8_scales(k_norm: Array, num_kv_heads: int) -> tuple[Array, Array]:
     """(KV,) scales of k and of v for an FP8 cache, from the weights alone; k_norm (D,).
 

@@ -41,29 +41,29 @@ class TextShapes:
         text = config.get('text_config', config)
         if not isinstance(text, Mapping):
             raise ConfigError('config.json: text_config is no object')
-        num_layers = _size(text, 'num_hidden_layers')
+        num_layers = axis(text, 'num_hidden_layers')
         if num_layers > 1024:
             raise ConfigError(f'config.json: num_hidden_layers is {num_layers}, the limit is 1024')
         is_moe = text.get('enable_moe_block') is True
-        num_key_value_heads = _size(text, 'num_key_value_heads')
+        num_key_value_heads = axis(text, 'num_key_value_heads')
         full_layers = _full_layers(text, num_layers)
         override = _full_layer_override(text)
         shares = text.get('attention_k_eq_v') is True
-        num_global = _size(text, 'num_global_key_value_heads', num_key_value_heads)
+        num_global = axis(text, 'num_global_key_value_heads', num_key_value_heads)
         return cls(
-            vocab_size=_size(text, 'vocab_size'),
-            hidden_size=_size(text, 'hidden_size'),
-            intermediate_size=_size(text, 'intermediate_size'),
-            num_attention_heads=_size(text, 'num_attention_heads'),
+            vocab_size=axis(text, 'vocab_size'),
+            hidden_size=axis(text, 'hidden_size'),
+            intermediate_size=axis(text, 'intermediate_size'),
+            num_attention_heads=axis(text, 'num_attention_heads'),
             num_key_value_heads=num_key_value_heads,
             # Without k_eq_v the family ignores num_global_key_value_heads.
-            num_global_key_value_heads=_size(override, 'num_key_value_heads',
-                                             num_global if shares else num_key_value_heads),
-            head_dim=_size(text, 'head_dim'),
-            global_head_dim=_size(override, 'head_dim', _size(text, 'global_head_dim', 512)),
+            num_global_key_value_heads=axis(override, 'num_key_value_heads',
+                                            num_global if shares else num_key_value_heads),
+            head_dim=axis(text, 'head_dim'),
+            global_head_dim=axis(override, 'head_dim', axis(text, 'global_head_dim', 512)),
             attention_k_eq_v=shares,
-            num_experts=_size(text, 'num_experts') if is_moe else 0,
-            moe_intermediate_size=_size(text, 'moe_intermediate_size') if is_moe else 0,
+            num_experts=axis(text, 'num_experts') if is_moe else 0,
+            moe_intermediate_size=axis(text, 'moe_intermediate_size') if is_moe else 0,
             full_layers=full_layers)
 
     @property
@@ -121,7 +121,8 @@ class TextShapes:
         return shapes
 
 
-def _size(text: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def axis(text: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A size in a config.json, a positive integer; ConfigError names the field."""
     value = text.get(name)
     if value is None and default is not None:
         return default
