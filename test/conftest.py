@@ -16,6 +16,8 @@ _HINT = (f'{VOCAB.name} is missing: run scripts/build_test_vocab.py (make test d
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--require-vocab', action='store_true',
                      help='fail, instead of skip, where the real vocabulary is missing')
+    parser.addoption('--grid', action='store_true',
+                     help='run the full counts of the exactness gates, not a sample (make grid)')
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -23,6 +25,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                if _HINT in str(report.longrepr)]
     if skipped:
         terminalreporter.write_sep('!', f'{_HINT} did NOT run: {len(skipped)} skipped', red=True)
+
+
+@pytest.fixture(scope='session')
+def grid(request: pytest.FixtureRequest) -> bool:
+    """Whether the full counts are wanted."""
+    wanted: bool = request.config.getoption('--grid')
+    return wanted
 
 
 @pytest.fixture(scope='session')

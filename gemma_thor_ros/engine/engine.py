@@ -180,7 +180,8 @@ class Engine:
             checkpoints_evicted=cache.num_evicted, prompt_tokens=cache.tokens_looked_up,
             cached_prompt_tokens=cache.tokens_hit, paused=len(scheduler.paused),
             preemptions=scheduler.num_preempted, drops=scheduler.num_dropped,
-            step_overdue_s=loop.watchdog.overdue_s)
+            step_overdue_s=loop.watchdog.overdue_s,
+            **({} if self._speculation is None else self._speculation.figures()))
 
     def stop(self, timeout_s: float = 10.0) -> bool:
         """Take no more requests, answer the open ones with CANCELLED and end the thread.

@@ -57,6 +57,16 @@ class Speculation:
         self._begun = 0.0
         self._last_draft_ms = 0.0
 
+    def figures(self) -> dict[str, Any]:
+        """The fields of EngineStats that tell of drafts."""
+        counts = self.counts
+        return {
+            'drafter': self._drafter.config.name, 'draft_failure': self.failure,
+            'draft_rounds': counts.rounds, 'plain_rounds': self.num_plain,
+            'draft_probes': self.rule.num_probes, 'drafted_tokens': counts.drafted,
+            'accepted_tokens': counts.accepted, 'draft_ms': self.draft_ms,
+            'accepted_by_position': counts.kept_by_position}
+
     def propose(self, chosen: Seq[tuple[Sequence, int]]) -> dict[Sequence, tuple[int, ...]]:
         """Drafts for some of a step's sequences, which come with the rows that they have anyway.
 

@@ -40,6 +40,15 @@ class EngineStats:
     preemptions: int = 0
     drops: int = 0                       # sequences that lost their pages and are computed again
     step_overdue_s: float = 0.0          # how long a hanging step has run; 0.0: none hangs
+    drafter: str = ''                    # 'dflash', 'mtp' or 'scripted'; '': none
+    draft_failure: str = ''              # why the drafter is left out; '': it is not
+    draft_rounds: int = 0                # rounds of a sequence with drafts
+    plain_rounds: int = 0                # rounds of a sequence in which the rule wanted none
+    draft_probes: int = 0                # rounds that tried whether drafting pays again
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0             # without the bonus token of each round
+    accepted_by_position: tuple[int, ...] = ()   # drafts kept at position 1, 2, ...
+    draft_ms: float = 0.0                # time in the drafter
 
 
 class RateMeter:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from gemma_thor_ros.schema import (
     RequestError,
     SamplingParams,
     TokenEvent,
+    Usage,
 )
 
 WAIT = 20.0
@@ -54,6 +55,7 @@ class Answer:
     message: str
     num_events: int
     cached_tokens: int = 0
+    usage: Usage = field(default_factory=Usage)
 
     def differs(self, whole: Answer, cancelled: bool) -> bool:
         """A cancelled answer has to be a prefix of the whole one, any other equal to it."""
@@ -105,6 +107,13 @@ def poison(kv_cache: Any, geometry: str, pages: Sequence[int]) -> None:
             k[list(pages)] = v[list(pages)] = np.nan
 
 
+def poison_all(engine: Engine, geometry: str, pages: Sequence[int]) -> None:
+    """Poison the model's pages and, where it has a poison, the drafter's."""
+    poison(engine.kv_cache, geometry, pages)
+    if hasattr(engine, 'draft_cache') and hasattr(engine.draft_cache, 'poison'):
+        engine.draft_cache.poison(geometry, pages)
+
+
 def run(model: Any, jobs: Sequence[Job], **options: Any) -> dict[str, Answer]:
     """Run jobs on a fresh engine and give their answers by request id."""
     settings = {'page_size': 8, 'num_sliding_pages': 300, 'num_full_pages': 600,
@@ -133,8 +142,8 @@ def run(model: Any, jobs: Sequence[Job], **options: Any) -> dict[str, Answer]:
             if engine.cancel(job.request.request_id):
                 cancels.remove(job)
 
-    engine = Engine(Driven(model, on_step), on_pages_freed=lambda geometry, pages: poison(
-        engine.kv_cache, geometry, pages), **settings)
+    engine = Engine(Driven(model, on_step), on_pages_freed=lambda geometry, pages: poison_all(
+        engine, geometry, pages), **settings)
     engine.start()
     try:
         submit_until(0, at_least=1)
@@ -147,6 +156,7 @@ def run(model: Any, jobs: Sequence[Job], **options: Any) -> dict[str, Answer]:
         stats = engine.stats()
         if stats.state == 'running':
             assert (stats.sliding_pages_used, stats.full_pages_used) == (0, 0), 'leaked pages'
+        assert stats.draft_failure == '', stats.draft_failure
     finally:
         engine.stop(WAIT)
     return answers
@@ -159,7 +169,8 @@ def read(outbox: Outbox) -> Answer:
     tokens = [event for event in events if isinstance(event, TokenEvent)]
     return Answer(tuple(i for event in tokens for i in event.token_ids),
                   tuple(x.logprob for event in tokens for x in event.logprobs),
-                  finish.reason, finish.message, len(tokens), finish.usage.cached_tokens)
+                  finish.reason, finish.message, len(tokens), finish.usage.cached_tokens,
+                  finish.usage)
 
 
 def solo(model: Any, jobs: Sequence[Job], **options: Any) -> dict[str, Answer]:
