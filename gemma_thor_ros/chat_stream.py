@@ -31,6 +31,7 @@ from gemma_thor_ros.text.parser import OutputParser, ParserDelta
 from gemma_thor_ros.text.raw_output import RawOutput
 
 MAX_WAIT_S = 3600.0
+Watcher = Callable[[list[ChatDelta], ChatResult | None], None]
 
 
 class ChatStream:
@@ -57,6 +58,7 @@ class ChatStream:
         self._token_ids: list[int] = []
         self._expired = ''
         self._result: ChatResult | None = None
+        self._watchers: list[Watcher] = []
 
     @property
     def done(self) -> bool:
@@ -66,6 +68,13 @@ class ChatStream:
     def on_ready(self, callback: Callable[[], None]) -> None:
         """Call back, from the engine thread, whenever poll() may have something; must be quick."""
         self._outbox.on_ready(callback)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Show `watcher(deltas, result)` what each poll() gives, in the reader's thread.
+
+        The result comes once, with the last deltas. To be called before the first poll().
+        """
+        self._watchers.append(watcher)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until poll() has something or the answer has ended; False when time ran out."""
@@ -80,11 +89,15 @@ class ChatStream:
                 return deltas
             for event in self._outbox.poll():
                 if isinstance(event, TokenEvent):
-                    self._add(deltas, self._read(event), event.token_ids, event.logprobs)
+                    pieces, count = self._read(event)
+                    self._add(deltas, pieces, event.token_ids[:count], event.logprobs[:count])
                 else:
                     tail, finished = self._end(event)
                     self._add(deltas, tail, (), ())
                     self._result = finished
+            if deltas or finished is not None:
+                for watcher in self._watchers:
+                    watcher(deltas, finished)
         if finished is not None:
             self._on_end(finished)
         return deltas
@@ -117,18 +130,24 @@ class ChatStream:
                 return
             yield from self.poll()
 
-    def _read(self, event: TokenEvent) -> _Pieces:
-        if self._stops.hit:
-            return _Pieces()
-        self._token_ids.extend(event.token_ids)
-        pieces = self._collect(self._parser.push(event.token_ids))
-        if self._stops.hit:
-            self._cancel(self.request_id)
-        return pieces
+    def _read(self, event: TokenEvent) -> tuple[_Pieces, int]:
+        """What the tokens of a step add, and how many of them belong to the answer.
 
-    def _collect(self, deltas: Iterable[ParserDelta]) -> _Pieces:
-        """Join parser deltas; what follows a stop string in the same step is dropped."""
+        Those behind the one that completes a stop string are dropped: without drafts the engine
+        would not have come to them.
+        """
         pieces = _Pieces()
+        for count, token_id in enumerate(event.token_ids):
+            if self._stops.hit:
+                return pieces, count
+            self._token_ids.append(token_id)
+            self._collect(self._parser.push((token_id,)), pieces)
+            if self._stops.hit:
+                self._cancel(self.request_id)
+        return pieces, len(event.token_ids)
+
+    def _collect(self, deltas: Iterable[ParserDelta], pieces: _Pieces) -> _Pieces:
+        """Add parser deltas; what follows a stop string is dropped."""
         for delta in deltas:
             if self._stops.hit:
                 break
@@ -172,7 +191,7 @@ class ChatStream:
         """Return the last pieces and the result."""
         stopped_by_text = bool(self._stops.hit)
         output = self._parser.finish(FinishReason.STOP if stopped_by_text else event.reason)
-        pieces = self._collect(output.deltas)
+        pieces = self._collect(output.deltas, _Pieces())
         pieces.text += self._stops.flush()
         code, message = event.code, event.message
         if stopped_by_text:
@@ -192,6 +211,8 @@ class ChatStream:
         usage: Usage = dataclasses.replace(
             event.usage, reasoning_tokens=self._parser.reasoning_tokens
         )
+        if stopped_by_text:  # what the engine did before it heard of it is not of the answer
+            usage = dataclasses.replace(usage, completion_tokens=len(self._token_ids))
         result = ChatResult(
             self.request_id,
             ''.join(self._text) + pieces.text,
