@@ -1,0 +1,197 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs of a step on a CUDA device: static arrays, written before its first launch.
+
+Rows, spans and the page tables of up to 16 sequences. A table is sent only where it differs from
+what the device has. Knows no weights and no kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros.models.batch import Batch, Role, Span
+from gemma_thor_ros.models.config import FULL, SLIDING
+from gemma_thor_ros.ops.cuda_table import MAX_ROWS
+from gemma_thor_ros.ops.staging import StepBuffer
+
+Int32 = npt.NDArray[np.int32]
+Zeros = Callable[[tuple[int, ...], npt.DTypeLike], Any]
+BUCKETS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of one span: rows first .. first + num_rows - 1 of the batch."""
+
+    span: Span
+    first: int
+    num_rows: int
+
+    @property
+    def position(self) -> int:
+        """Position of the first row."""
+        return self.span.start_position + self.first - self.span.start_row
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Pieces that run together, of one role, at most MAX_ROWS rows."""
+
+    role: Role
+    pieces: tuple[Piece, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all pieces."""
+        return sum(piece.num_rows for piece in self.pieces)
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """The batch's rows in the order of the pass."""
+        return np.concatenate([np.arange(piece.first, piece.first + piece.num_rows)
+                               for piece in self.pieces])
+
+    @property
+    def key(self) -> Key:
+        """The sizes that its launches are made for."""
+        return Key(bucket(self.num_rows), bucket(len(self.pieces)),
+                   bucket(max(piece.num_rows for piece in self.pieces)))
+
+
+@dataclass(frozen=True)
+class Key:
+    """Sizes of a pass: rows, sequences, and the most rows of one of them."""
+
+    num_rows: int
+    num_sequences: int
+    max_rows: int
+
+
+def bucket(count: int) -> int:
+    """The least bucket that holds `count`."""
+    return next(size for size in BUCKETS if size >= count)
+
+
+def cut_passes(batch: Batch) -> list[Pass]:
+    """Generated rows together, MAX_ROWS at a time, spans whole; then each prompt in pieces.
+
+    A row of a prompt sees keys of the rows before it, so these are in an earlier pass.
+    """
+    passes: list[Pass] = []
+    together: list[Piece] = []
+    used = 0
+    for span in batch.spans:
+        if span.role is not Role.DECODE:
+            continue
+        assert span.num_rows <= MAX_ROWS, span.num_rows
+        if used + span.num_rows > MAX_ROWS:
+            passes.append(Pass(Role.DECODE, tuple(together)))
+            together, used = [], 0
+        together.append(Piece(span, span.start_row, span.num_rows))
+        used += span.num_rows
+    if together:
+        passes.append(Pass(Role.DECODE, tuple(together)))
+    for span in batch.spans:
+        if span.role is Role.PREFILL:
+            passes += [Pass(Role.PREFILL, (Piece(
+                span, span.start_row + at, min(MAX_ROWS, span.num_rows - at)),))
+                for at in range(0, span.num_rows, MAX_ROWS)]
+    return passes
+
+
+class StepInputs:
+    """Static arrays of the device, and a copy of what they hold."""
+
+    def __init__(self, page_size: int, max_pages: int, window: int, zeros: Zeros,
+                 buffer: StepBuffer) -> None:
+        """max_pages: of one sequence. window: keys that a row of a sliding layer sees."""
+        self.page_size = page_size
+        self.max_pages = max_pages
+        self._window = window
+        self._buffer = buffer
+        self._control = zeros((7 * MAX_ROWS,), np.int32)
+        # one copy writes all of these
+        self.token_ids, self.sequences, self.positions = (
+            self._control[i * MAX_ROWS:(i + 1) * MAX_ROWS] for i in range(3))
+        self.spans = self._control[3 * MAX_ROWS:].reshape(MAX_ROWS, 4)
+        self.tables = {kind: zeros((MAX_ROWS, max_pages), np.int32) for kind in (SLIDING, FULL)}
+        self._mirror = {kind: np.full((MAX_ROWS, max_pages), -1, np.int32)
+                        for kind in (SLIDING, FULL)}
+
+    def send(self, step: Pass, token_ids: Int32 | None) -> None:
+        """Enqueue the copies for a pass; token_ids in its order, None: they are there already.
+
+        Call between the buffer's begin and end.
+        """
+        control = np.zeros((7, MAX_ROWS), np.int32)
+        control[:2] = -1
+        spans = control[3:].reshape(MAX_ROWS, 4)
+        row = 0
+        for index, piece in enumerate(step.pieces):
+            rows = slice(row, row + piece.num_rows)
+            control[1, rows] = index
+            control[2, rows] = np.arange(piece.position, piece.position + piece.num_rows)
+            spans[index] = row, piece.num_rows, piece.position, 0
+            row += piece.num_rows
+            for kind, pages in (SLIDING, piece.span.sliding_pages), (FULL, piece.span.full_pages):
+                self._send_table(kind, index, pages, self._needed(kind, piece))
+        if token_ids is None:
+            self._buffer.send(self._control[MAX_ROWS:], control[1:])
+            return
+        control[0, :row] = token_ids
+        self._buffer.send(self._control, control)
+
+    def holds(self, step: Pass) -> bool:
+        """Whether the tables on the device are those that a pass needs."""
+        for index, piece in enumerate(step.pieces):
+            for kind, pages in (SLIDING, piece.span.sliding_pages), (FULL, piece.span.full_pages):
+                low, high = self._needed(kind, piece)
+                if not np.array_equal(self._mirror[kind][index, low:high], pages[low:high]):
+                    return False
+        return True
+
+    def has_page(self, index: int, position: int) -> bool:
+        """Whether both tables of a sequence have a page for a position."""
+        page = position // self.page_size
+        return page < self.max_pages and all(mirror[index, page] >= 0
+                                             for mirror in self._mirror.values())
+
+    def _needed(self, kind: str, piece: Piece) -> tuple[int, int]:
+        """Entries of a table that a piece reads or writes."""
+        first = 0 if kind == FULL else max(0, piece.position - self._window + 1)
+        return first // self.page_size, (piece.position + piece.num_rows - 1) // self.page_size + 1
+
+    def _send_table(self, kind: str, index: int, pages: Int32, needed: tuple[int, int]) -> None:
+        low, high = needed
+        assert high <= min(self.max_pages, pages.size), (high, self.max_pages, pages.size)
+        assert pages[low:high].min() >= 0, 'a row has no page'
+        # the entry after the last one as well: the next step may be enqueued before it is known
+        mirror = self._mirror[kind][index]
+        stop = min(high + 1, self.max_pages, pages.size)
+        if np.array_equal(mirror[low:high], pages[low:high]) and mirror[stop - 1] == pages[
+                stop - 1]:
+            return
+        mirror[low:stop] = pages[low:stop]
+        mirror[stop:] = -1
+        self._buffer.send(self.tables[kind][index, low:stop], mirror[low:stop])
+
+
+def advanced(step: Pass) -> Pass:
+    """The pass of the next token of each sequence, with the tables as they are."""
+    return Pass(step.role, tuple(Piece(
+        Span(piece.span.role, piece.span.start_row, 1, piece.span.start_position + 1,
+             piece.span.sliding_pages, piece.span.full_pages), piece.first, 1)
+        for piece in step.pieces))
+
+
+def same_rows(step: Pass, other: Sequence[Piece]) -> bool:
+    """Whether pieces are those of a pass: as many rows at the same places and positions."""
+    return len(step.pieces) == len(other) and all(
+        (a.first, a.num_rows, a.position) == (b.first, b.num_rows, b.position)
+        for a, b in zip(step.pieces, other, strict=True))

@@ -1,0 +1,107 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses tokens on the device: sends the sampler's settings, launches it, fetches the tokens.
+
+Knows no batch and no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.cuda_table import MAX_ROWS
+from gemma_thor_ros.ops.sample import RUN, SampleRow, SampleSettings, pack_rows, sample
+from gemma_thor_ros.ops.staging import StepBuffer
+
+Int32 = npt.NDArray[np.int32]
+_RESULTS = 4                             # steps whose tokens may be on their way
+_LIST_ENTRIES = 1 << 16                  # of all rows' lists; longer ones get arrays of their own
+_ANY_ROW = SampleRow(SampleSettings(temperature=0.0), 0)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Tokens on their way to the host: read `tokens` once the stream is past them."""
+
+    low: int                             # first row of logits
+    count: int                           # rows from there on
+    picks: npt.NDArray[np.int64]         # those of them that are wanted
+    result: Int32                        # (count,) pinned
+
+    @property
+    def tokens(self) -> Int32:
+        """A copy of the wanted rows' tokens."""
+        return self.result[self.picks]
+
+
+class CudaSampler:
+    """Static arrays for up to MAX_ROWS rows of V logits, V a multiple of 4."""
+
+    def __init__(self, vocab_size: int, stream: Any, buffer: StepBuffer) -> None:
+        self.tokens = device.zeros(MAX_ROWS, np.int32)
+        self._vocab_size = vocab_size
+        self._stream = stream
+        self._buffer = buffer
+        size = MAX_ROWS * -(-vocab_size // RUN)
+        self._scratch = (device.zeros(size, np.uint32), device.zeros(size, np.uint64),
+                         device.zeros(size, np.uint64))
+        width = pack_rows([_ANY_ROW], vocab_size).records.shape[1]
+        self._records = device.zeros((MAX_ROWS, width), np.uint8)
+        self._masks = device.zeros((MAX_ROWS, -(-vocab_size // 32)), np.uint32)
+        self._ids: Any = None
+        self._values: Any = None
+        self._sent_ids: Int32 = np.empty(0, np.int32)    # what the device's lists hold
+        self._sent_values: npt.NDArray[np.float32] = np.empty(0, np.float32)
+        self._make_lists(_LIST_ENTRIES)
+        self._results = [device.pinned(4 * MAX_ROWS).view(np.int32) for _ in range(_RESULTS)]
+        self._turn = 0
+
+    def send(self, rows: Sequence[int], settings: Sequence[SampleRow]) -> Chosen:
+        """Enqueue the copies for a choice of some rows of the logits, ascending, not empty.
+
+        Call between the buffer's begin and end. Rows between them are chosen too and dropped.
+        """
+        low, count = rows[0], rows[-1] + 1 - rows[0]
+        every = [_ANY_ROW] * count
+        for row, setting in zip(rows, settings, strict=True):
+            every[row - low] = setting
+        packed = pack_rows(every, self._vocab_size)
+        num_ids = packed.ids.size
+        if num_ids > self._ids.size:
+            self._stream.synchronize()               # launches read the present ones
+            self._make_lists(1 << (num_ids - 1).bit_length())
+        self._buffer.send(self._records[:count], packed.records)
+        # the lists seldom change from step to step
+        if not np.array_equal(packed.ids, self._sent_ids):
+            self._buffer.send(self._ids[:num_ids], packed.ids)
+            self._sent_ids = packed.ids
+        if not np.array_equal(packed.values, self._sent_values):
+            self._buffer.send(self._values[:num_ids], packed.values)
+            self._sent_values = packed.values
+        if any(row.allowed is not None for row in settings):
+            self._buffer.send(self._masks[:packed.masks.shape[0]], packed.masks)
+        self._turn = (self._turn + 1) % _RESULTS
+        return Chosen(low, count, np.array(rows) - low, self._results[self._turn][:count])
+
+    def launch(self, logits: Any, chosen: Chosen) -> None:
+        """Enqueue the choice itself, from logits (MAX_ROWS, V), and its way to the host.
+
+        self.tokens[i] is then the token of row chosen.low + i.
+        """
+        count = chosen.count
+        sample(self.tokens[:count], logits[chosen.low:chosen.low + count],
+               (self._records[:count], self._ids, self._values, self._masks), self._scratch,
+               self._stream)
+        device.copy_out(chosen.result, self.tokens[:count], self._stream)
+
+    def _make_lists(self, num_entries: int) -> None:
+        self._ids = device.zeros(num_entries, np.int32)
+        self._values = device.zeros(num_entries, np.float32)
+        self._sent_ids = np.empty(0, np.int32)
+        self._sent_values = np.empty(0, np.float32)

@@ -1,0 +1,332 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Gemma 4 on a CUDA device: passes of up to 16 rows, graphs, and tokens chosen on the device.
+
+The same Decoder as on the CPU over CudaOps. One stream; all arrays exist before the first step.
+`choose` may enqueue the next step before it returns the tokens of this one (run-ahead); what it
+enqueued counts only if the next batch turns out to be the one foreseen. Knows no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros.models.batch import Batch, Role
+from gemma_thor_ros.models.config import FULL, SLIDING, ModelConfig
+from gemma_thor_ros.models.cuda_inputs import (
+    Key,
+    Pass,
+    StepInputs,
+    advanced,
+    cut_passes,
+    same_rows,
+)
+from gemma_thor_ros.models.cuda_sampler import Chosen, CudaSampler
+from gemma_thor_ros.models.gemma4 import Decoder, LayerTap
+from gemma_thor_ros.models.kv_cache import KVCache
+from gemma_thor_ros.models.workspace import device_activations, first_rows
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.attention_decode import AttentionScratch, max_chunks
+from gemma_thor_ros.ops.cuda_table import MAX_ROWS, CudaOps, CudaPlace
+from gemma_thor_ros.ops.cuda_weights import DeviceLoader
+from gemma_thor_ros.ops.graphs import Graphs
+from gemma_thor_ros.ops.kv_append import rope_turns
+from gemma_thor_ros.ops.linear import StoredWeight
+from gemma_thor_ros.ops.sample import SampleRow
+from gemma_thor_ros.ops.staging import StepBuffer
+from gemma_thor_ros.ops.table import StepRows
+
+Array = npt.NDArray[Any]
+Int32 = npt.NDArray[np.int32]
+CudaKvDtype = Literal['bf16', 'fp8']
+PAGE_TYPES: dict[str, np.dtype[Any]] = {'bf16': np.dtype(np.uint16), 'fp8': np.dtype(np.uint8)}
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A pass under way whose tokens are on their way to the host."""
+
+    step: Pass
+    rows: tuple[SampleRow, ...]
+    chosen: Chosen
+    wanted: npt.NDArray[np.int64]        # logit rows of the batch that they are of
+    event: Any
+
+    def tokens(self) -> Int32:
+        """Wait for them."""
+        self.event.synchronize()
+        return self.chosen.tokens
+
+
+@dataclass(frozen=True)
+class StepTokens:
+    """What `choose` gives: a token for each logit row, and the logits that were asked for.
+
+    tokens (R,), negative where a row has none: ops/sample.check_tokens; logits (V,) by logit row.
+    """
+
+    tokens: Int32
+    logits: dict[int, Array]
+
+
+class CudaGemma4(Decoder):
+    """A model on a CUDA device. One thread may use it, and one cache of `new_kv_cache`."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, StoredWeight],
+                 loader: DeviceLoader, *, stream: Any, context_length: int,
+                 kv_dtype: CudaKvDtype = 'fp8', graphs: bool = True) -> None:
+        """Take the weights in; the loader uses the same stream.
+
+        context_length: the most tokens of a sequence. graphs False launches one by one, with the
+        same results.
+        """
+        super().__init__(config, weights, loader)
+        loader.finish()
+        self.stream = stream
+        self.kv_dtype = kv_dtype
+        self.ops = CudaOps(stream, config.hidden_size, config.num_experts, device.zeros)
+        self.graphs = Graphs(stream, graphs)
+        self.num_ahead = self.num_ahead_used = 0     # steps enqueued early, and those that counted
+        self._context_length = context_length
+        self._act = device_activations(config, MAX_ROWS, device.zeros, loader.has_dense_mlp)
+        self._logits = device.zeros((MAX_ROWS, config.vocab_size), np.float32)
+        self._buffer = StepBuffer(stream)
+        self._sampler = CudaSampler(config.vocab_size, stream, self._buffer)
+        self._turns: dict[str, Any] = {}
+        self._scratch: dict[str, AttentionScratch] = {}
+        for shape in (config.sliding, config.full):
+            kind = shape.layer_type
+            self._turns[kind] = device.put(rope_turns(shape.rope_theta, shape.head_dim,
+                                                      shape.num_rotary_pairs))
+            chunks = max_chunks(context_length, shape.window)
+            self._scratch[kind] = AttentionScratch(
+                device.zeros((MAX_ROWS, shape.num_q_heads, chunks, shape.head_dim), np.float32),
+                device.zeros((MAX_ROWS, shape.num_q_heads, chunks, 2), np.float32),
+                device.zeros(MAX_ROWS * MAX_ROWS * shape.num_q_heads, np.uint32))
+        self._inputs: StepInputs | None = None
+        self._cache: KVCache | None = None
+        self._ahead: _Sent | None = None
+        self._fed: Int32 = np.empty(0, np.int32)     # input tokens of that step
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the width of the logits."""
+        return self.config.vocab_size
+
+    def new_kv_cache(self, num_sliding_pages: int, num_full_pages: int,
+                     page_size: int) -> KVCache:
+        """Pages on the device; the graphs are made for the newest cache."""
+        max_pages = -(-self._context_length // page_size)
+        self._inputs = StepInputs(page_size, max_pages, self.config.sliding_window, device.zeros,
+                                  self._buffer)
+        self.graphs = Graphs(self.stream, self.graphs.enabled)
+        self._ahead = None
+        self._cache = KVCache(self.config, num_sliding_pages, num_full_pages, page_size,
+                              PAGE_TYPES[self.kv_dtype], device.zeros)
+        return self._cache
+
+    def forward(self, batch: Batch, kv_cache: KVCache, tap: LayerTap | None = None) -> Array:
+        """As models/gemma4.Gemma4.forward: logits (R, V) float32 on the host.
+
+        With a tap nothing runs as a graph; it gets float32 copies of each layer's rows.
+        """
+        logits = np.empty((batch.logit_rows.size, self.vocab_size), np.float32)
+        self._ahead = None
+        num_layers = self.config.num_hidden_layers if tap is not None else 0
+        hidden = np.empty((num_layers, batch.token_ids.size, self.config.hidden_size), np.float32)
+        with device.errors():
+            for step in cut_passes(batch):
+                wanted = _wanted(step, batch)
+                self._send(step, batch.token_ids[step.rows], None)
+                if tap is None:
+                    self._enqueue(step, kv_cache, wanted)
+                else:
+                    self._enqueue_tapped(step, kv_cache, wanted, hidden)
+                for row, index in wanted:
+                    device.copy_out(logits[index], self._logits[row], self.stream)
+                self.stream.synchronize()            # the logits are of the next pass afterwards
+        for layer in range(num_layers):
+            assert tap is not None
+            tap(layer, hidden[layer])
+        return logits
+
+    def choose(self, batch: Batch, kv_cache: KVCache, rows: Sequence[SampleRow], *,
+               run_ahead: bool = False, logits_of: Collection[int] = ()) -> StepTokens:
+        """Run a step and choose a token for each of the batch's logit rows.
+
+        rows: what the sampler needs, one for each logit row; logits_of: logit rows whose logits
+        are wanted too. run_ahead allows the next step of these sequences to start early: not while
+        requests wait.
+        """
+        result = StepTokens(np.empty(batch.logit_rows.size, np.int32), {})
+        passes = cut_passes(batch)
+        with device.errors():
+            sent = None if logits_of else self._take_ahead(passes, batch, rows)
+            self._ahead = None
+            if sent is None:
+                for step in passes:
+                    if sent is not None:             # of the pass before
+                        result.tokens[sent.wanted] = sent.tokens()
+                    sent = self._run(step, batch, kv_cache, rows, logits_of, result.logits)
+            if sent is None:
+                self.stream.synchronize()
+                return result
+            if run_ahead and len(passes) == 1 and not logits_of:
+                self._send_ahead(sent, kv_cache)
+            found = sent.tokens()
+            result.tokens[sent.wanted] = found
+            self._fed = found
+        return result
+
+    def warm_up(self, keys: Sequence[Key]) -> None:
+        """Load the kernels and make the graphs of some pass sizes, on rows of padding alone."""
+        assert self._cache is not None
+        with device.errors():
+            for key in keys:
+                self._send(Pass(Role.DECODE, ()), np.empty(0, np.int32), None)
+                self._graph(key, True, self._cache)
+            self.stream.synchronize()
+
+    def _run(self, step: Pass, batch: Batch, kv_cache: KVCache, rows: Sequence[SampleRow],
+             logits_of: Collection[int], logits: dict[int, Array]) -> _Sent | None:
+        """Enqueue a pass and the choice of its tokens; None where it wants none."""
+        wanted = _wanted(step, batch)
+        settings = tuple(rows[index] for _, index in wanted)
+        chosen = self._send(step, batch.token_ids[step.rows],
+                            ([row for row, _ in wanted], settings) if wanted else None)
+        self._enqueue(step, kv_cache, wanted)
+        if chosen is None:
+            return None
+        for row, index in wanted:
+            if index in logits_of:                   # before the sampler changes them
+                logits[index] = np.empty(self.vocab_size, np.float32)
+                device.copy_out(logits[index], self._logits[row], self.stream)
+        self._sampler.launch(self._logits, chosen)
+        return self._sent(step, settings, chosen, [index for _, index in wanted])
+
+    def _send(self, step: Pass, token_ids: Int32 | None,
+              choice: tuple[Sequence[int], Sequence[SampleRow]] | None) -> Chosen | None:
+        """Enqueue all copies of a pass; choice: rows of the pass and their settings."""
+        assert self._inputs is not None
+        self._buffer.begin()
+        self._inputs.send(step, token_ids)
+        chosen = None if choice is None else self._sampler.send(*choice)
+        self._buffer.end()
+        return chosen
+
+    def _sent(self, step: Pass, settings: tuple[SampleRow, ...], chosen: Chosen,
+              wanted: Sequence[int]) -> _Sent:
+        event = device.new_event()
+        event.record(self.stream)
+        return _Sent(step, settings, chosen, np.array(wanted, np.int64), event)
+
+    def _enqueue(self, step: Pass, kv_cache: KVCache, wanted: list[tuple[int, int]]) -> None:
+        """Enqueue a pass whose inputs are sent, and the logits of the wanted rows."""
+        assert kv_cache is self._cache, 'a model serves its newest cache alone'
+        whole = len(wanted) == step.num_rows
+        self._graph(step.key, whole, kv_cache)
+        if wanted and not whole:
+            self._head(wanted[0][0], wanted[-1][0] + 1)
+
+    def _enqueue_tapped(self, step: Pass, kv_cache: KVCache, wanted: list[tuple[int, int]],
+                        hidden: Array) -> None:
+        """As _enqueue, one launch after the other, with the rows of every layer copied out."""
+        rows = step.rows
+        values = np.empty((rows.size, self.config.hidden_size), np.float32)
+
+        def read(layer: int) -> None:
+            device.copy_out(values, self._act.residual[:rows.size], self.stream)
+            self.stream.synchronize()
+            hidden[layer, rows] = values
+
+        self._enqueue_layers(step.key, kv_cache, read)
+        if wanted:
+            self._head(wanted[0][0], wanted[-1][0] + 1)
+
+    def _graph(self, key: Key, with_head: bool, kv_cache: KVCache) -> None:
+        def work() -> None:
+            self._enqueue_layers(key, kv_cache)
+            if with_head:
+                self._head(0, key.num_rows)
+
+        self.graphs.run((key, with_head), work)
+
+    def _enqueue_layers(self, key: Key, kv_cache: KVCache,
+                        after_layer: Callable[[int], None] | None = None) -> None:
+        inputs = self._inputs
+        assert inputs is not None
+        sequences, positions = inputs.sequences[:key.num_rows], inputs.positions[:key.num_rows]
+        spans = inputs.spans[:key.num_sequences]
+        places = {kind: CudaPlace(self._turns[kind], sequences, positions,
+                                  inputs.tables[kind][:key.num_sequences], spans,
+                                  self._scratch[kind], window, key.max_rows)
+                  for kind, window in ((SLIDING, self.config.sliding.window), (FULL, None))}
+        step = StepRows(inputs.token_ids[:key.num_rows], key.num_rows, sequences, places)
+        self.run_layers(self.ops, first_rows(self._act, key.num_rows), step, kv_cache,
+                        after_layer)
+
+    def _head(self, low: int, high: int) -> None:
+        """Logits of rows low .. high - 1 of the pass."""
+        self.ops.head(self._logits[low:high], self._act.normed[low:high], self.table,
+                      self.config.final_logit_softcapping)
+
+    def _send_ahead(self, sent: _Sent, kv_cache: KVCache) -> None:
+        """Enqueue the step after `sent` from the tokens that the device has, if it can be known.
+
+        Every sequence must have one row, a page for the next position and a choice that depends on
+        its settings and the position alone.
+        """
+        inputs, step = self._inputs, sent.step
+        assert inputs is not None
+        foreseen = step.role is Role.DECODE and step.key.max_rows == 1
+        foreseen = foreseen and len(sent.rows) == step.num_rows and all(
+            row.allowed is None and not row.seen_ids.size and not row.counted_ids.size
+            for row in sent.rows)
+        if not foreseen or not all(inputs.has_page(index, piece.position + 1)
+                                   for index, piece in enumerate(step.pieces)):
+            return
+        following = advanced(step)
+        count = following.num_rows
+        settings = tuple(replace(row, position=row.position + 1) for row in sent.rows)
+        chosen = self._send(following, None, (range(count), settings))
+        assert chosen is not None
+        device.copy_on(inputs.token_ids[:count], self._sampler.tokens[:count], self.stream)
+        self._graph(following.key, True, kv_cache)
+        self._sampler.launch(self._logits, chosen)
+        self._ahead = self._sent(following, settings, chosen, range(count))
+        self.num_ahead += 1
+
+    def _take_ahead(self, passes: list[Pass], batch: Batch,
+                    rows: Sequence[SampleRow]) -> _Sent | None:
+        """The step that was enqueued early, if it is this one."""
+        ahead = self._ahead
+        if ahead is None or len(passes) != 1 or passes[0].role is not Role.DECODE:
+            return None
+        assert self._inputs is not None
+        step, = passes
+        agrees = (same_rows(ahead.step, step.pieces) and self._inputs.holds(step)
+                  and len(rows) == len(ahead.rows) and all(
+                      _same_choice(a, b) for a, b in zip(ahead.rows, rows, strict=True)))
+        # its input tokens were those that the last call returned; a draft or an edit is another
+        if not agrees or not np.array_equal(batch.token_ids[step.rows], self._fed):
+            return None
+        self.num_ahead_used += 1
+        return ahead
+
+
+def _wanted(step: Pass, batch: Batch) -> list[tuple[int, int]]:
+    """(row in the pass, logit row of the batch) of the pass's rows that want logits."""
+    place = {int(row): index for index, row in enumerate(batch.logit_rows)}
+    return [(row, place[token]) for row, token in enumerate(step.rows.tolist())
+            if token in place]
+
+
+def _same_choice(a: SampleRow, b: SampleRow) -> bool:
+    return (a.settings is b.settings and a.position == b.position and b.allowed is None
+            and not b.seen_ids.size and not b.counted_ids.size
+            and np.array_equal(a.suppress_ids, b.suppress_ids))

@@ -1,0 +1,161 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""LayerOps of a CUDA device: the launches of one step, in the order of models/gemma4.
+
+Every method only enqueues; arrays and scratch exist before the first call, so that a graph may
+hold the launches. Generated and prompt rows run the kernels of their role. Knows no batch, no
+graph and no order of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros.ops import (
+    attention_decode,
+    embed,
+    geglu,
+    gemm_bf16,
+    gemm_nvfp4,
+    head_nvfp4,
+    kv_append,
+    moe_nvfp4,
+    moe_route,
+    rms_norm,
+)
+from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
+from gemma_thor_ros.ops.table import Router
+
+Arrays = Sequence[Any]
+Zeros = Callable[[tuple[int, ...] | int, npt.DTypeLike], Any]
+MAX_ROWS = 16                            # of one pass: what the kernels of generated rows take
+
+
+@dataclass(frozen=True)
+class CudaPlace:
+    """StepRows.places of the device: one layer type's pages, rows and scratch.
+
+    turns (pairs,) u64; sequences, positions (T,) i32; page_table (B, max_pages) i32; spans (B, 4)
+    i32 of at most max_rows rows each.
+    """
+
+    turns: Any
+    sequences: Any
+    positions: Any
+    page_table: Any
+    spans: Any
+    scratch: attention_decode.AttentionScratch
+    window: int | None
+    max_rows: int
+
+
+@dataclass(frozen=True)
+class KvScales:
+    """(KV,) f32 of k and of v: what pages are multiplied by, and what goes into them."""
+
+    scales: tuple[Any, Any]
+    inverse: tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class CudaTable:
+    """The tied table (V, H) bf16, and the head in NVFP4 where it was asked for."""
+
+    rows: Any
+    head: Nvfp4Fragments | None
+
+
+@dataclass(frozen=True)
+class CudaExperts:
+    """All experts of a layer: gate and up interleaved, and down."""
+
+    gate_up: Nvfp4Fragments
+    down: Nvfp4Fragments
+
+
+class CudaOps:
+    """The launches of one stream, for steps of up to MAX_ROWS rows."""
+
+    def __init__(self, stream: Any, hidden_size: int, num_experts: int, zeros: Zeros) -> None:
+        """Make the scratch that the launches share; num_experts 0: a dense model."""
+        self.stream = stream
+        self._route_scratch: tuple[Any, Any] | None = None
+        if num_experts:
+            sizes = moe_route.scratch_sizes(MAX_ROWS, hidden_size, num_experts)
+            self._route_scratch = zeros(sizes[0], np.float32), zeros(sizes[1], np.uint32)
+
+    def embed(self, residual: Any, token_ids: Any, table: CudaTable, scale: float) -> None:
+        """The first launch of a step: it does not overlap the one before it."""
+        embed.embed(residual, token_ids, table.rows, scale, self.stream)
+
+    def norms(self, outs: Arrays, x: Any, weights: Arrays, eps: float) -> None:
+        """outs[i] = rms(x; weights[i])."""
+        rms_norm.rms_norm(outs, x, weights, eps, self.stream)
+
+    def linear(self, out: Any, x: Any, weight: Any, num_decode_rows: int) -> None:
+        """out (T, N) = x (T, M) by a weight in NVFP4 or bf16."""
+        if isinstance(weight, Nvfp4Fragments):
+            gemm_nvfp4.gemm_nvfp4(out, x, weight, self.stream)
+        else:
+            gemm_bf16.gemm_bf16(out, x, weight, self.stream)
+
+    def append(self, q: Any, k_pages: Any, v_pages: Any, qkv: Any, head_norms: tuple[Any, Any],
+               place: CudaPlace, eps: float, kv_scales: KvScales) -> None:
+        """Norm and turn the heads of qkv; K and V go to their pages."""
+        kv_append.kv_append(q, k_pages, v_pages, qkv, *head_norms, place.turns, place.sequences,
+                            place.positions, place.page_table, kv_scales.inverse, eps, self.stream)
+
+    def attend(self, out: Any, q: Any, k_pages: Any, v_pages: Any, place: CudaPlace,
+               kv_scales: KvScales) -> None:
+        """softmax(q k^T) v; rows of no span stay as they are."""
+        attention_decode.attention_decode(
+            out, q, k_pages, v_pages, place.scratch, place.spans, place.page_table,
+            kv_scales.scales, place.window, place.max_rows, self.stream)
+
+    def add_norms(self, residual: Any, outs: Arrays, branch: Any, weight: Any, weights: Arrays,
+                  eps: float, scale: float) -> None:
+        """residual = (residual + rms(branch; weight)) * scale, then its norms."""
+        rms_norm.rms_norm_add(residual, outs, branch, weight, weights, eps, scale, self.stream)
+
+    def gate_up(self, inner: Any, products: Any, x: Any, weight: Any,
+                num_decode_rows: int) -> None:
+        """inner = geglu(x G^T, x U^T), in one launch where the weight is NVFP4."""
+        if isinstance(weight, Nvfp4Fragments):
+            gemm_nvfp4.gemm_nvfp4(inner, x, weight, self.stream)
+            return
+        gemm_bf16.gemm_bf16(products, x, weight, self.stream)
+        geglu.geglu(inner, products, self.stream)
+
+    def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
+              router: Router, eps: float, rows: Any, num_decode_rows: int) -> None:
+        """Choose the experts of each row from the residual's norm by the router's scale."""
+        assert self._route_scratch is not None
+        moe_route.moe_route(expert_ids, expert_weights, *self._route_scratch, normed, router.proj,
+                            router.per_expert_scale, rows, self.stream)
+
+    def experts(self, out: Any, inner: Any, x: Any, expert_ids: Any, expert_weights: Any,
+                weights: CudaExperts, rows: Any, num_decode_rows: int) -> None:
+        """out (T, K, H), the results of the chosen experts, not summed yet."""
+        moe_nvfp4.moe_nvfp4_gate_up(inner, x, expert_ids, weights.gate_up, self.stream)
+        moe_nvfp4.moe_nvfp4_down(out, inner, expert_ids, weights.down, self.stream)
+
+    def sum_add_norms(self, residual: Any, outs: Arrays, total: Any, branch: Any, weight: Any,
+                      experts: tuple[Any, Any, Any], expert_weight: Any, sum_weight: Any,
+                      weights: Arrays, eps: float, scale: float) -> None:
+        """As add_norms with the sum of dense MLP and experts, which is not written."""
+        results, expert_ids, expert_weights = experts
+        rms_norm.rms_norm_sum_add(
+            residual, outs, branch, results, weight, expert_weight, sum_weight, weights, eps,
+            scale, self.stream, (expert_ids, expert_weights))
+
+    def head(self, logits: Any, x: Any, table: CudaTable, softcap: float) -> None:
+        """logits (R, V) f32 from normed rows x (R, H)."""
+        if table.head is not None:
+            head_nvfp4.head_nvfp4(logits, x, table.head, softcap, self.stream)
+        else:
+            gemm_bf16.head_bf16(logits, x, table.rows, softcap, self.stream)
