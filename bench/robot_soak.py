@@ -44,6 +44,14 @@ REST_S = 40.0                    # for everything to end; the graph forgets the 
 REQUEST_S = 10.0                 # the time limit of a request
 STOP_S = 0.5                     # after a stop the robot must stand still
 FLAT_MB = 10.0                   # growth from the first third of the run to the last
+# What a request, a goal, a stop or a transition passes through. A change in one of these makes
+# the kept report stale; policies, images, audit, speech and the like have tests of their own.
+SOAKED = (
+    *(f'ros/{name}' for name in (
+        'agent', 'bridge', 'chat_action', 'checks', 'child_goal', 'child_topic', 'confirmations',
+        'executors', 'goal_guard', 'guard_link', 'guarded', 'heartbeat', 'llm_node',
+        'node_runtime', 'request_runner', 'running', 'spinning', 'stop_latch', 'tool_run')),
+    'demo/motion', 'demo/robot')
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -100,7 +108,10 @@ class Soak:
         stack.node.create_subscription(PoseStamped, 'demo_robot/pose', self._on_pose, 10)
 
     def run(self, seconds: float, on_progress: Any) -> Report:
-        """Run for so long, rounds of ROUND_S and a rest each."""
+        """Run for so long, rounds of ROUND_S and a rest each.
+
+        `on_progress(seconds)` is called after each round, when `report` is up to date.
+        """
         started = time.monotonic()
         threads = [threading.Thread(target=self._client, args=(index,), daemon=True)
                    for index in range(CLIENTS)]
@@ -120,7 +131,8 @@ class Soak:
                 self._clean_up_node()
             if round_number % 5 == 0:
                 self._restart('goal_guard', signal.SIGKILL)
-            on_progress(time.monotonic() - started)
+            self.report.seconds = time.monotonic() - started
+            on_progress(self.report.seconds)
         self._over.set()
         self._go.set()
         for thread in threads:
@@ -298,9 +310,9 @@ _CODES, _STEPS = _names(ErrorCode), _names(ToolEvent)
 
 
 def source_hash() -> str:
-    """Return a hash of what the soak is about: the ROS side, the demo robot and this file."""
-    files = [*(ROOT / 'gemma_thor_ros' / 'ros').glob('*.py'), Path(__file__),
-             *(ROOT / 'gemma_thor_ros' / 'demo').glob('*.py')]
+    """Return a hash of what the soak is about: SOAKED, and the soak itself."""
+    files = [*(ROOT / 'gemma_thor_ros' / f'{name}.py' for name in SOAKED), Path(__file__),
+             ROOT / 'bench' / 'robot_stack.py']
     whole = hashlib.sha256()
     for path in sorted(files):
         whole.update(path.read_bytes())
@@ -322,6 +334,15 @@ def main() -> int:
                      'model.script_delay': 0.002, 'tools.policy_file': 'demo',
                      'tools.constrain_calls': False, 'http.enabled': False}})
     soak = Soak(stack, options.seed)
+    sources = source_hash()          # before anybody can change them
+    path = options.json or REPORTS / f'robot_soak-{time.strftime("%Y-%m-%d")}.json'
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write() -> dict[str, Any]:
+        entry = record(soak.report, options, sources)
+        path.write_text(json.dumps([entry], indent=1) + '\n', encoding='utf-8')
+        return entry
+
     stack.spin()
     try:
         for name in ('goal_guard', 'demo_robot', 'llm_node'):
@@ -329,22 +350,22 @@ def main() -> int:
         stack.wait_ready()
         with Progress(console=Console(stderr=True)) as progress:
             task = progress.add_task('soak', total=options.seconds)
-            report = soak.run(options.seconds,
-                              lambda passed: progress.update(task, completed=passed))
+
+            def on_progress(passed: float) -> None:
+                progress.update(task, completed=passed)
+                write()              # what an interrupted run had seen is not lost
+
+            report = soak.run(options.seconds, on_progress)
     finally:
         stack.close()
     for name, child in stack.children.items():
         if child.returncode != 0:
             report.problems.append(f'{name} ended with {child.returncode} at the end')
-    entry = record(report, options)
-    sys.stdout.write(json.dumps(entry, indent=1) + '\n')
-    path = options.json or REPORTS / f'robot_soak-{time.strftime("%Y-%m-%d")}.json'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([entry], indent=1) + '\n', encoding='utf-8')
+    sys.stdout.write(json.dumps(write(), indent=1) + '\n')
     return 1 if report.problems else 0
 
 
-def record(report: Report, options: argparse.Namespace) -> dict[str, Any]:
+def record(report: Report, options: argparse.Namespace, sources: str) -> dict[str, Any]:
     """Return the run as a receipt's record; its value is the number of problems."""
     commit = subprocess.run(['git', 'rev-parse', 'HEAD'], capture_output=True, text=True,
                             cwd=ROOT, check=False).stdout.strip()
@@ -357,7 +378,7 @@ def record(report: Report, options: argparse.Namespace) -> dict[str, Any]:
             'actions': dict(report.actions.most_common()), 'rss_mb': dict(report.rss_mb)},
         'problems': report.problems[:50], 'card': 'CPU',
         'processor': platform.processor() or platform.machine(), 'commit': commit,
-        'source_hash': source_hash(), 'date': time.strftime('%Y-%m-%d'),
+        'source_hash': sources, 'date': time.strftime('%Y-%m-%d'),
         'command': f'python bench/robot_soak.py --seconds {options.seconds:g}'}
 
 

@@ -102,6 +102,7 @@ class Chat:
         self._timer = TimeLimits()
         self._listeners: list[Callable[[ChatRequest, ChatResult], None]] = []
         self._auditors: list[Callable[[Generation, ChatResult], None]] = []
+        self._watchers: list[Callable[[ChatRequest, ChatStream], None]] = []
 
     def on_result(self, listener: Callable[[ChatRequest, ChatResult], None]) -> None:
         """Call back at the end of each request, from its reader's thread; must be quick."""
@@ -110,6 +111,10 @@ class Chat:
     def on_generation(self, listener: Callable[[Generation, ChatResult], None]) -> None:
         """Call back as on_result does, with all that it takes to run the request again."""
         self._auditors.append(listener)
+
+    def on_stream(self, listener: Callable[[ChatRequest, ChatStream], None]) -> None:
+        """Call back with each new stream, to watch() it, from its submitter's thread."""
+        self._watchers.append(listener)
 
     def submit(self, request: ChatRequest) -> ChatStream:
         """Check, render and queue a request; its answer arrives in the stream.
@@ -187,6 +192,8 @@ class Chat:
             self._engine.cancel,
             lambda result: self._finish(generation, result),
         )
+        for watcher in self._watchers:
+            watcher(request, stream)
         self._timer.add(
             time.monotonic() + timeout_s, stream, f'the time limit of {timeout_s:g} s ran out'
         )

@@ -290,9 +290,18 @@ SETTINGS: tuple[Setting, ...] = (
         live=True,
     ),
     _s(
+        'ros.image_max_age',
+        0.5,
+        'Age limit of images from topics (ChatMessage.image_topics) when the message names none.',
+        0.01,
+        3600.0,
+        unit='s',
+        live=True,
+    ),
+    _s(
         'ros.publish_http',
         False,
-        'HTTP requests appear on ~/requests too, when the audit is on.',
+        'HTTP answers appear on ~/tokens, and on ~/requests when the audit is on.',
     ),
     _s('http.enabled', True, 'Serve the OpenAI-compatible endpoint.'),
     _s(

@@ -8,6 +8,7 @@ Goals and cancels are taken in the control thread, each goal runs in a thread of
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any
@@ -27,6 +28,8 @@ from gemma_thor_ros.ros.request_runner import Acts, Listener, RequestRunner
 from gemma_thor_ros.ros.running import Running
 from gemma_thor_ros.ros.token_topic import TOKENS_QOS
 from gemma_thor_ros.schema import ErrorCode, QueuePosition, RequestError
+
+_log = logging.getLogger(__name__)
 
 # The goal's status follows the cancel callback within moments; this only bounds the wait.
 _CANCEL_STATUS_S = 1.0
@@ -83,7 +86,7 @@ class ChatActionServer:
         )
         result = Chat.Result(request_id=goal.request_id, session_id=goal.session_id)
         try:
-            request = chat_request_from_ros(goal)
+            request = chat_request_from_ros(goal, self._runner.image_parts)
             acts = None
             if goal.execute_tools and goal.tool_choice != 'none':
                 acts = Acts(goal.max_rounds, goal.dry_run)
@@ -91,6 +94,10 @@ class ChatActionServer:
             fill_result(result, answer)
         except RequestError as error:
             error_to_ros(error, result)
+        except Exception as error:  # noqa: BLE001 (else the client would get an empty result)
+            _log.exception('goal %s failed', goal.request_id)
+            fault = f'internal error: {type(error).__name__}: {error}'
+            error_to_ros(RequestError(ErrorCode.ENGINE, fault), result)
         finally:
             with self._lock:
                 self._running.pop(key, None)

@@ -9,7 +9,7 @@ Pure functions; the only judgements here are about what a ROS field can hold and
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from builtin_interfaces.msg import Duration, Time
@@ -39,11 +39,23 @@ _DEFAULTED = (
     'repetition_penalty',
     'logprobs',
 )
+Images = Callable[[msg.ChatMessage, str], list[dict[str, Any]]]
 _PLAIN = ('min_tokens', 'presence_penalty', 'frequency_penalty', 'ignore_eos')
 
 
-def chat_request_from_ros(goal: Any) -> ChatRequest:
+def no_images(message: msg.ChatMessage, where: str) -> list[dict[str, Any]]:
+    """Return the parts of a message without images; refuse one that has some."""
+    if message.images or message.compressed_images or message.image_topics:
+        raise RequestError(ErrorCode.UNSUPPORTED, f'{where} has images: text only is taken', where)
+    return []
+
+
+def chat_request_from_ros(goal: Any, images: Images = no_images) -> ChatRequest:
     """Return the request of a Chat goal or a Chat service call (they share these fields).
+
+    Args:
+        goal: the message.
+        images: gives the content parts of a message's images.
 
     Raises:
         RequestError: a text field that should hold JSON does not, a constant is unknown, a
@@ -60,7 +72,8 @@ def chat_request_from_ros(goal: Any) -> ChatRequest:
     tools = tuple(tool_from_ros(tool, f'tools[{i}]') for i, tool in enumerate(goal.tools))
     return ChatRequest(
         messages=tuple(
-            message_from_ros(message, f'messages[{i}]') for i, message in enumerate(goal.messages)
+            message_from_ros(message, f'messages[{i}]', images)
+            for i, message in enumerate(goal.messages)
         ),
         # A model that is shown no tools calls none.
         tools=() if choice == 'none' else tools,
@@ -106,13 +119,14 @@ def chat_request_to_ros(request: ChatRequest, goal: Any) -> Any:
     return goal
 
 
-def message_from_ros(message: msg.ChatMessage, where: str = 'message') -> dict[str, Any]:
-    """Return a message in the OpenAI form; `where` names it in errors."""
-    if message.images or message.compressed_images or message.image_topics:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED, f'{where} has images: this model takes text only', where
-        )
+def message_from_ros(
+    message: msg.ChatMessage, where: str = 'message', images: Images = no_images
+) -> dict[str, Any]:
+    """Return a message in the OpenAI form, images before the text; `where` names it in errors."""
     result: dict[str, Any] = {'role': message.role, 'content': message.content}
+    parts = images(message, where)
+    if parts:
+        result['content'] = [*parts, {'type': 'text', 'text': message.content}]
     if message.reasoning:
         result['reasoning_content'] = message.reasoning
     if message.tool_calls:
@@ -127,10 +141,11 @@ def message_from_ros(message: msg.ChatMessage, where: str = 'message') -> dict[s
 
 
 def message_to_ros(message: dict[str, Any]) -> msg.ChatMessage:
-    """Return the ROS message of an OpenAI-form message; lists of text parts are joined."""
+    """Return the ROS message of an OpenAI-form message; text parts are joined."""
     content = message.get('content') or ''
     if not isinstance(content, str):
-        content = ''.join(part if isinstance(part, str) else part['text'] for part in content)
+        # Images stay behind: they are large, and whoever sent them has them.
+        content = ''.join(p if isinstance(p, str) else p.get('text', '') for p in content)
     return msg.ChatMessage(
         role=message['role'],
         content=ros_text(content),
@@ -273,11 +288,13 @@ def time_from_ros(value: Time) -> float:
     return float((value.sec * _NANO + value.nanosec) / _NANO)
 
 
-def render_request_from_ros(request: srv.RenderPrompt.Request) -> ChatRequest:
+def render_request_from_ros(
+    request: srv.RenderPrompt.Request, images: Images = no_images
+) -> ChatRequest:
     """Return the request whose prompt a RenderPrompt call asks for."""
     return ChatRequest(
         messages=tuple(
-            message_from_ros(m, f'messages[{i}]') for i, m in enumerate(request.messages)
+            message_from_ros(m, f'messages[{i}]', images) for i, m in enumerate(request.messages)
         ),
         tools=tuple(tool_from_ros(t, f'tools[{i}]') for i, t in enumerate(request.tools)),
         enable_thinking=thinking_from_ros(request.thinking),

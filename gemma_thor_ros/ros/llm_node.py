@@ -36,6 +36,8 @@ from gemma_thor_ros.ros.confirmations import Confirmations
 from gemma_thor_ros.ros.diagnostics import ENGINE_FAILED, RequestCounters, StatePublisher
 from gemma_thor_ros.ros.executors import NodeExecutors
 from gemma_thor_ros.ros.heartbeat import Heartbeat
+from gemma_thor_ros.ros.http_topics import HttpTopics
+from gemma_thor_ros.ros.image_source import ImageSource
 from gemma_thor_ros.ros.node_runtime import NodeRuntime
 from gemma_thor_ros.ros.parameters import NodeParameters, unknown_parameters
 from gemma_thor_ros.ros.prompt_intake import PromptIntake
@@ -141,11 +143,15 @@ class LlmNode(LifecycleNode):
         )
         records = publishers.create(msg.RequestRecord, '~/requests', REQUESTS_QOS)
         self._recorder = Recorder(self.config, records.publish)
+        tokens = publishers.create(msg.TokenChunk, '~/tokens', TOKENS_QOS, True)
+        self._http_topics = HttpTopics(
+            tokens.publish, lambda: float(self.config['ros.token_rate']), self.stamp
+        )
         runner = self._runner = RequestRunner(
             self,
             self._requests,
             self._counters,
-            publishers.create(msg.TokenChunk, '~/tokens', TOKENS_QOS, True),
+            tokens,
             publishers.create(msg.ToolEvent, '~/tool_events', TOOL_EVENTS_QOS),
             speech,
             self._recorder,
@@ -154,6 +160,9 @@ class LlmNode(LifecycleNode):
         self._confirmations = Confirmations(self, control)
         self._service_desk = Services(
             self, self, runner, self._requests, self._status.engine_state, data, control
+        )
+        self._images = ImageSource(
+            self, lambda: float(self.config['ros.image_max_age']), self.require_chat, data
         )
         self._sessions = SessionServices(self, self, runner, self._requests, speech, data)
         self._prompts = PromptIntake(self.config, self._run_prompt, runner.publish_refusal)
@@ -217,6 +226,10 @@ class LlmNode(LifecycleNode):
         """Return the node's present time."""
         return self.get_clock().now().to_msg()
 
+    def image_parts(self, message: msg.ChatMessage, where: str) -> list[dict[str, Any]]:
+        """Return the content parts of a message's images, or raise RequestError."""
+        return self._images.parts(message, where)
+
     def _on_prompt(self, prompt: String) -> None:
         self._prompts.put(prompt.data)
 
@@ -261,6 +274,8 @@ class LlmNode(LifecycleNode):
         if chat is not self._watched:  # the first time after a load
             self._watched = chat
             self._recorder.watch(chat)
+            if self.config['ros.publish_http']:
+                self._http_topics.watch(chat)
         assert self._runtime is not None
         self._runtime.open()
         self._requests.open()

@@ -56,6 +56,9 @@ class Host(Protocol):
     def stamp(self) -> Time:
         """Return the node's present time."""
 
+    def image_parts(self, message: msg.ChatMessage, where: str) -> list[Message]:
+        """Return the content parts of a message's images, or raise RequestError."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Acts:
@@ -96,6 +99,10 @@ class RequestRunner:
         self._speech = speech
         self._recorder = recorder
         self._untold = UntoldResults()
+
+    def image_parts(self, message: msg.ChatMessage, where: str) -> list[Message]:
+        """Return the content parts of a message's images, or raise RequestError."""
+        return self._host.image_parts(message, where)
 
     def forget_session(self, session_id: str) -> None:
         """Drop what is kept for a session ('*' = for all): its history has been reset."""

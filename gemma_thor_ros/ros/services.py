@@ -78,7 +78,7 @@ class Services:
     def _chat_once(self, request: srv.Chat.Request, response: srv.Chat.Response) -> None:
         response.request_id, response.session_id = request.request_id, request.session_id
         answer = self._runner.run(
-            chat_request_from_ros(request),
+            chat_request_from_ros(request, self._host.image_parts),
             may_wait=False,
             timeout_s=float(self._host.config['ros.ask_timeout']),
         )
@@ -116,7 +116,7 @@ class Services:
     def _render_prompt(
         self, request: srv.RenderPrompt.Request, response: srv.RenderPrompt.Response
     ) -> None:
-        asked = render_request_from_ros(request)
+        asked = render_request_from_ros(request, self._host.image_parts)
         chat = self._host.require_chat()
         if request.policy_tools:
             asked = self._with_policy_tools(asked)
