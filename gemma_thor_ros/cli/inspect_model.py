@@ -17,11 +17,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gemma_thor_ros.cli.inspect_drafter import inspect_drafter, print_drafter
 from gemma_thor_ros.cli.progress import in_words
 from gemma_thor_ros.load import read_tokenizer
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.checkpoint import Checkpoint, open_checkpoint
+from gemma_thor_ros.weights.drafter_shapes import drafter_kind
 from gemma_thor_ros.weights.summary import Template, find_template, summarise
 
 _OTHER_TEMPLATE = ('is an older or changed one; prompts are made by our own renderer of the '
@@ -35,16 +37,24 @@ def add_parser(subparsers: Any) -> None:
         description='Family, formats per kind of module, counts and sizes of a checkpoint folder, '
                     'and what would be refused. Ends with 0 when config, weights and tokenizer '
                     'fit (a tokenizer that is not there yet is told, and may be added), 1 when '
-                    'it would be refused, 2 when the folder is no readable checkpoint.')
+                    'it would be refused, 2 when the folder is no readable checkpoint. A '
+                    'drafter is shown with what it needs of its model.')
     parser.add_argument('folder', type=Path, metavar='FOLDER')
+    parser.add_argument('--model', type=Path, metavar='MODEL',
+                        help='for a drafter: the model that it must fit')
     parser.add_argument('--json', action='store_true', help='print as JSON')
 
 
 def run(args: argparse.Namespace) -> int:
     """Gives 0: what is there fits, 1: would be refused; ConfigError: no readable checkpoint."""
-    report = inspect_checkpoint(open_checkpoint(args.folder))
+    checkpoint = open_checkpoint(args.folder)
+    is_drafter = drafter_kind(checkpoint.config) is not None
+    report = inspect_drafter(checkpoint, args.model) if is_drafter else inspect_checkpoint(
+        checkpoint)
     if args.json:
         print(json.dumps(report))
+    elif is_drafter:
+        print_drafter(report)
     else:
         _print_report(report)
     return 1 if report['refused'] else 0

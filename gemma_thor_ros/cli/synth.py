@@ -13,8 +13,13 @@ from typing import Any
 
 from gemma_thor_ros.cli.progress import byte_progress, in_words, size
 from gemma_thor_ros.schema import ConfigError
-from gemma_thor_ros.weights.presets import PRESETS
-from gemma_thor_ros.weights.synth import FORMATS, make_plan, write_synthetic
+from gemma_thor_ros.weights.synth import (
+    ALL_PRESETS,
+    FORMATS,
+    default_format,
+    make_plan,
+    write_synthetic,
+)
 from gemma_thor_ros.weights.writer import DEFAULT_SHARD_BYTES
 
 
@@ -26,9 +31,10 @@ def add_parser(subparsers: Any) -> None:
                     'tests. The answers are noise. No tokenizer is written. The same seed gives '
                     'the same bytes.')
     parser.add_argument('destination', type=Path, metavar='DST', help='folder to write')
-    parser.add_argument('--preset', choices=PRESETS, required=True, help='which model to imitate')
-    parser.add_argument('--format', choices=FORMATS, default='compressed-tensors',
-                        help='default: %(default)s')
+    parser.add_argument('--preset', choices=ALL_PRESETS, required=True,
+                        help='which model or drafter to imitate')
+    parser.add_argument('--format', choices=FORMATS,
+                        help='default: compressed-tensors, for drafters bf16')
     parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
     parser.add_argument('--text-only', action='store_true', help='leave vision and audio out')
     parser.add_argument('--max-shard-size', type=size, default=DEFAULT_SHARD_BYTES, metavar='SIZE',
@@ -41,6 +47,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Gives 0 when written; raises ConfigError for bad input or a full disk."""
+    args.format = args.format or default_format(args.preset)
     try:
         specs = make_plan(args.preset, args.format, args.text_only).specs()
         total = sum(spec.nbytes for spec in specs)

@@ -20,7 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.convert import Progress, prepare_destination, write_json
+from gemma_thor_ros.weights.drafter_presets import DRAFTER_PRESETS, drafter_preset_config
+from gemma_thor_ros.weights.drafter_shapes import (
+    drafter_disk_name,
+    drafter_kind,
+    drafter_shapes,
+)
 from gemma_thor_ros.weights.modules import nvfp4_specs
 from gemma_thor_ros.weights.names import parameter
 from gemma_thor_ros.weights.number_formats import (
@@ -30,7 +37,7 @@ from gemma_thor_ros.weights.number_formats import (
     float32_to_bf16,
 )
 from gemma_thor_ros.weights.parallel import bounded_map
-from gemma_thor_ros.weights.presets import preset_config, preset_generation_config
+from gemma_thor_ros.weights.presets import PRESETS, preset_config, preset_generation_config
 from gemma_thor_ros.weights.quantization_config import (
     ATTENTION,
     DEFAULT_IGNORE,
@@ -46,6 +53,7 @@ from gemma_thor_ros.weights.writer import DEFAULT_SHARD_BYTES, CheckpointWriter,
 
 PREFIX = 'model.language_model.'
 FORMATS = ('bf16', *(convention.value for convention in Convention))
+ALL_PRESETS = (*PRESETS, *DRAFTER_PRESETS)
 
 _CHUNK_BYTES = 1 << 24                   # pieces of large tensors that exist at a time
 _TASK_BYTES = 1 << 22                    # experts' modules are small: several in one task
@@ -76,10 +84,12 @@ class Plan:
 
 
 def make_plan(preset: str, checkpoint_format: str, text_only: bool = False) -> Plan:
-    """The tensors of a preset in one of FORMATS.
+    """The tensors of one of ALL_PRESETS in one of FORMATS; ConfigError for a quantised drafter.
 
     compressed-tensors quantises attention too, ModelOpt leaves it bf16, as the published packs do.
     """
+    if preset in DRAFTER_PRESETS:
+        return _drafter_plan(preset, checkpoint_format)
     config = preset_config(preset)
     if text_only:
         config['vision_config'] = config['audio_config'] = None
@@ -94,11 +104,28 @@ def make_plan(preset: str, checkpoint_format: str, text_only: bool = False) -> P
     return Plan(config, plain, quantised, convention, convention is not None)
 
 
+def default_format(preset: str) -> str:
+    """The form in which a preset is mostly used: drafters are published in bf16 alone."""
+    return 'bf16' if preset in DRAFTER_PRESETS else Convention.COMPRESSED_TENSORS.value
+
+
+def _drafter_plan(preset: str, checkpoint_format: str) -> Plan:
+    if checkpoint_format != 'bf16':
+        raise ConfigError(f'preset {preset} has no {checkpoint_format} form: drafters are read in '
+                          'bf16')
+    config = drafter_preset_config(preset)
+    kind = drafter_kind(config)
+    assert kind is not None, preset
+    plain = {parameter(drafter_disk_name(kind, name)): shape
+             for name, shape in drafter_shapes(config).items()}
+    return Plan(config, plain, {}, None, False)
+
+
 def write_synthetic(destination: Path, preset: str, checkpoint_format: str, seed: int, *,
                     text_only: bool = False, max_shard_bytes: int = DEFAULT_SHARD_BYTES,
                     force: bool = False, num_threads: int = 1,
                     progress: Progress = lambda done, total: None) -> Plan:
-    """Write config.json, generation_config.json and random weights; there is no tokenizer.
+    """Write config.json, a model's generation_config.json and random weights; no tokenizer.
 
     Raises ConfigError when the destination holds files and `force` is not given.
     """
@@ -113,7 +140,8 @@ def write_synthetic(destination: Path, preset: str, checkpoint_format: str, seed
             done += size
             progress(done, writer.total_bytes)
     write_json(destination / 'config.json', plan.config)
-    write_json(destination / 'generation_config.json', preset_generation_config(preset))
+    if preset in PRESETS:
+        write_json(destination / 'generation_config.json', preset_generation_config(preset))
     if plan.convention is Convention.MODELOPT:
         write_json(destination / 'hf_quant_config.json',
                    hf_quant_config(plan.config['quantization_config']['ignore'], True))

@@ -28,14 +28,14 @@ def test_missing_part_is_named(tmp_path: Path, checkpoint_format: str, suffix: s
     write_synthetic(tmp_path / 'whole', 'tiny-moe', checkpoint_format, 1)
     name = next(name for name in open_tensors(tmp_path / 'whole')
                 if name.endswith(f'{module}.{suffix}'))
-    _without(tmp_path / 'whole', name)
+    without_tensor(tmp_path / 'whole', name)
     with pytest.raises(ConfigError) as error:
         open_checkpoint(tmp_path / 'whole').text_weights()
     assert name in str(error.value)
     assert 'missing' in str(error.value)
 
 
-def _without(folder: Path, name: str) -> None:
+def without_tensor(folder: Path, name: str) -> None:
     """Rewrite the file that holds a tensor without it, byte for byte otherwise."""
     path, = folder.glob('*.safetensors')
     raw = path.read_bytes()
