@@ -58,6 +58,11 @@ class KeptRate:
         self._kept[position] = self._kept[position] * self._decay + kept
         self._seen[position] = self._seen[position] * self._decay + 1.0
 
+    def fade(self, share: float) -> None:
+        """Keep so much of what was seen: it grows stale while nothing new is seen."""
+        self._kept = [count * share for count in self._kept]
+        self._seen = [count * share for count in self._seen]
+
     def chance(self, position: int, prior: float) -> float:
         """The estimate for one position."""
         return ((self._kept[position] + self._weight * prior)

@@ -22,8 +22,9 @@ from gemma_thor_ros.engine.step_costs import StepCosts
 _PRIOR = 0.7                             # of a draft about which nothing is known
 _FORGET = 0.995                          # global counts: a half-life of 140 rounds
 _RATE_WEIGHT = 0.02                      # of the newest round in tokens and in ms
-_PROBE_SHARE = 0.01                      # of the time, at most, for trying whether it pays again
-_PROBE_DRAFTS = 4
+_FADE = 0.97                             # a sequence's own counts, each round without drafts
+_TRIAL_SHARE = 0.01                      # of the time, at most, for more drafts than seem to pay
+_TRIAL_DRAFTS = 2                        # so many more; the first one where none seemed to
 _MORE_FOR = 0.03                         # of a round: further drafts that cost less come too
 _BINS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 _BIN_WEIGHT = 8.0
@@ -42,13 +43,15 @@ class DraftLength:
     def __init__(self, costs: StepCosts, fixed: int | None = None) -> None:
         self.costs = costs
         self.fixed = fixed
-        self.num_probes = 0
-        self._kept = KeptRate(2.0, _FORGET)
+        self.num_trials = 0
+        self._kept = KeptRate(6.0, _FORGET)
         self._bins = [KeptRate(_BIN_WEIGHT, _FORGET) for _ in range(len(_BINS) + 2)]
         self._all = [_Mean() for _ in range(len(_BINS) + 2)]
         self._rates: dict[int, _Rate] = {}
-        self._idle_ms = 0.0
-        self._next_probe = 0
+        self._credit_ms = 0.0            # for trials
+        self._num_lucky = 0              # trials in a row whose drafts were all kept
+        self._next_trial = 0
+        self._trial: tuple[KeptRate, int] | None = None
 
     def ask(self, sequences: Sequence[KeptRate], rooms: Sequence[int], num_rows: int,
             beside_ms: float) -> list[int]:
@@ -62,8 +65,7 @@ class DraftLength:
         rate = self._rate(num_rows, beside_ms)
         asked = [self._worth(kept, room, num_rows, rate)
                  for kept, room in zip(sequences, rooms, strict=True)]
-        if not any(asked):
-            self._probe(asked, rooms, num_rows, rate)
+        self._try_more(sequences, asked, rooms, num_rows)
         return asked
 
     def keep(self, sequences: Sequence[KeptRate], confidence: Sequence[Sequence[float]],
@@ -80,6 +82,12 @@ class DraftLength:
             for each in self.chances(kept, values):
                 chance *= each
                 gains.append((chance, index))
+        counts = [0] * len(sequences)
+        if self._trial is not None and self._trial[0] in sequences:
+            index = sequences.index(self._trial[0])
+            counts[index] = len(confidence[index])
+            num_rows += counts[index]
+            gains = [gain for gain in gains if gain[1] != index]
         gains.sort(key=lambda gain: -gain[0])            # stable: the order of one's own stays
         rate = self._rate(num_rows, beside_ms)
         best, best_value, value = 0, -rate * self.costs.verify_ms(num_rows), 0.0
@@ -88,7 +96,6 @@ class DraftLength:
             total = value - rate * self.costs.verify_ms(num_rows + count)
             if total > best_value:
                 best, best_value = count, total
-        counts = [0] * len(sequences)
         for _, index in gains[:best]:
             counts[index] += 1
         return counts
@@ -113,6 +120,10 @@ class DraftLength:
 
         A draft behind the first one that was refused tells nothing.
         """
+        if self._trial is not None and self._trial[0] is kept:
+            lucky = num_kept >= self._trial[1]
+            self._num_lucky = self._num_lucky + 1 if lucky else 0
+            self._trial = None
         kept.observe(num_kept, num_seen)
         self._kept.observe(num_kept, num_seen)
         for position in range(num_seen):
@@ -121,14 +132,16 @@ class DraftLength:
             self._bins[bin_number].observe_at(position, was_kept)
             self._all[bin_number].add(was_kept)
 
-    def round_done(self, num_sequences: int, num_tokens: int, ms: float, *, drafted: bool,
-                   plain: bool) -> None:
+    def skipped(self, kept: KeptRate) -> None:
+        """A sequence had no drafts in this round: its bad luck of old counts for less by now."""
+        kept.fade(_FADE)
+
+    def round_done(self, num_sequences: int, num_tokens: int, ms: float, *, plain: bool) -> None:
         """Learn from a whole round: the tokens that it gave and its time, drafting included.
 
-        drafted: some sequence had drafts; plain: no prompt rows stood beside.
+        plain: no prompt rows stood beside.
         """
-        if not drafted:
-            self._idle_ms += ms
+        self._credit_ms += _TRIAL_SHARE * ms
         if plain:
             rate = self._rates.get(num_sequences)
             if rate is None:
@@ -162,19 +175,32 @@ class DraftLength:
             best += 1
         return best
 
-    def _probe(self, asked: list[int], rooms: Sequence[int], num_rows: int, rate: float) -> None:
-        """Try a few drafts for one sequence when that costs little of the time since the last."""
-        if not rooms:
+    def _try_more(self, sequences: Sequence[KeptRate], asked: list[int], rooms: Sequence[int],
+                  num_rows: int) -> None:
+        """Let one sequence have more drafts than seem to pay, when that costs little of the time.
+
+        Without trials a run of bad luck would stay the last word. One that succeeds is followed by
+        another at once.
+        """
+        self._trial = None
+        if not asked:
             return
-        index = self._next_probe % len(rooms)
-        count = min(_PROBE_DRAFTS, rooms[index])
-        extra_ms = (self.costs.verify_ms(num_rows + count) - self.costs.verify_ms(num_rows)
-                    + self.costs.draft_ms(1, count))
-        if extra_ms <= _PROBE_SHARE * self._idle_ms:
-            asked[index] = count
-            self.num_probes += 1
-            self._next_probe += 1
-            self._idle_ms = 0.0
+        index = self._next_trial % len(asked)
+        count = asked[index] + (_TRIAL_DRAFTS if asked[index] else 1 + self._num_lucky)
+        count = min(count, rooms[index])
+        if count <= asked[index]:
+            self._next_trial += 1
+            return
+        before, after = num_rows + asked[index], num_rows + count
+        extra_ms = (self.costs.verify_ms(after) - self.costs.verify_ms(before)
+                    + self.costs.draft_ms(1, count) - self.costs.draft_ms(1, asked[index]))
+        if extra_ms > self._credit_ms and not self._num_lucky:
+            return
+        self.num_trials += 1
+        self._next_trial += not self._num_lucky
+        self._credit_ms = max(0.0, self._credit_ms - extra_ms)
+        self._trial = sequences[index], count
+        asked[index] = count
 
 
 class _Rate:

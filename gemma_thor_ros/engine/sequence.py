@@ -25,9 +25,14 @@ from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
 from gemma_thor_ros.schema import ErrorCode, Request, SamplingParams, Timings, Usage
 
 # A sequence's own rate of kept drafts: the engine's counts as so many rounds, and its own rounds
-# are forgotten with a half-life of 35.
+# are forgotten with a half-life of 14.
 _KEPT_WEIGHT = 4.0
-_KEPT_DECAY = 0.98
+_KEPT_DECAY = 0.95
+
+
+def new_kept_rate() -> KeptRate:
+    """The rate of kept drafts of a new sequence."""
+    return KeptRate(_KEPT_WEIGHT, _KEPT_DECAY)
 
 
 class Sequence:
@@ -51,7 +56,7 @@ class Sequence:
         self.history = TokenHistory(request)
         self.hidden: npt.NDArray[Any] | None = None      # what a drafter taps of its newest row
         self.draft_counts = DraftCounts()
-        self.kept_rate = KeptRate(_KEPT_WEIGHT, _KEPT_DECAY)
+        self.kept_rate = new_kept_rate()
         self.submitted = now
         self.admitted: float | None = None
         self.first_token = now

@@ -63,7 +63,7 @@ class Speculation:
         return {
             'drafter': self._drafter.config.name, 'draft_failure': self.failure,
             'draft_rounds': counts.rounds, 'plain_rounds': self.num_plain,
-            'draft_probes': self.rule.num_probes, 'drafted_tokens': counts.drafted,
+            'draft_trials': self.rule.num_trials, 'drafted_tokens': counts.drafted,
             'accepted_tokens': counts.accepted, 'draft_ms': self.draft_ms,
             'accepted_by_position': counts.kept_by_position}
 
@@ -136,8 +136,7 @@ class Speculation:
         if not prompt_rows:
             self.rule.costs.step_done(num_rows, total_ms - self._last_draft_ms)
         if num_own:
-            self.rule.round_done(num_own, num_tokens, total_ms, plain=not prompt_rows,
-                                 drafted=num_rows > num_own)
+            self.rule.round_done(num_own, num_tokens, total_ms, plain=not prompt_rows)
 
     def _draft(self, wanted: Seq[tuple[Sequence, int]]) -> Drafts | None:
         if not wanted:
@@ -178,6 +177,7 @@ class Speculation:
         """Count a sequence's round. A draft behind the end of the answer was not looked at."""
         if not part.drafts:
             self.num_plain += 1
+            self.rule.skipped(part.sequence.kept_rate)
             return
         num_drawn = len(choice.token_ids)
         num_kept = sum(draft == token for draft, token in zip(

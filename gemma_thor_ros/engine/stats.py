@@ -44,7 +44,7 @@ class EngineStats:
     draft_failure: str = ''              # why the drafter is left out; '': it is not
     draft_rounds: int = 0                # rounds of a sequence with drafts
     plain_rounds: int = 0                # rounds of a sequence in which the rule wanted none
-    draft_probes: int = 0                # rounds that tried whether drafting pays again
+    draft_trials: int = 0                # rounds that tried more drafts than seemed to pay
     drafted_tokens: int = 0
     accepted_tokens: int = 0             # without the bonus token of each round
     accepted_by_position: tuple[int, ...] = ()   # drafts kept at position 1, 2, ...
