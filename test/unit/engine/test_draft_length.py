@@ -57,14 +57,16 @@ class TestReplay:
         found = replays.replay(replays.constant(False, ROUNDS), replays.COSTS['cpu'], 1)
         assert found.plain > 0.95 * ROUNDS and found.drafted > 0
 
-    @pytest.mark.parametrize('name, value', [
-        ('_TRIAL_SHARE', 0.2), ('_PRIOR', 1.0), ('_TRIAL_SHARE', 0.0)])
-    def test_planted_rules_fall_below_the_limit(self, name: str, value: float,
+    @pytest.mark.parametrize('fault', ['dear trials', 'learns nothing', 'tries nothing again'])
+    def test_planted_rules_fall_below_the_limit(self, fault: str,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-        """Trials that cost much, a prior that never yields, and no trials at all."""
-        monkeypatch.setattr(draft_length, name, value)
-        if name == '_PRIOR':
+        if fault == 'dear trials':
+            monkeypatch.setattr(draft_length, '_TRIAL_SHARE', 0.2)
+        elif fault == 'learns nothing':
             monkeypatch.setattr(KeptRate, 'chance', lambda self, position, prior: prior)
+        else:
+            monkeypatch.setattr(draft_length, '_TRIAL_SHARE', 0.0)
+            monkeypatch.setattr(draft_length, '_FADE', 1.0)
         with pytest.raises(AssertionError):
             for table in ('moe', 'moe-mtp', 'cpu'):
                 self.test_as_good_as_the_best_fixed_length(table, False)
