@@ -24,23 +24,35 @@ from action_msgs.msg import GoalStatus
 from builtin_interfaces.msg import Duration
 from rclpy.action.client import ActionClient
 from rclpy.callback_groups import CallbackGroup, ReentrantCallbackGroup
+from rclpy.clock import Clock, ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.task import Future
 
 from gemma_thor_ros.action import Chat
-from gemma_thor_ros.msg import ChatMessage, ErrorCode, SamplingParams, TokenChunk, Tool, ToolEvent
+from gemma_thor_ros.msg import (
+    ChatMessage,
+    ErrorCode,
+    Heartbeat,
+    SamplingParams,
+    TokenChunk,
+    Tool,
+    ToolEvent,
+)
 from gemma_thor_ros.srv import Ask
 
 Messages = Any  # a user's words, a ChatMessage or a sequence of them
 
 # Deep enough for any burst: with the default depth of 10 ROS drops calls and answers.
 _DEEP_QOS = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
+_BEAT_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 _POLL_S = 0.05
 _GONE_S = 2.0  # the action has been off the graph for so long: the node died
 _TOPIC_S = 0.5  # ~/tokens follows the action within moments
 _LAST_CHUNK_S = 0.5  # the result may overtake the last messages of ~/tokens
+_SILENT_S = 2.0  # without a heartbeat for so long: the node was killed, is stopped or hangs
+_TICK_S = 0.25
 _GRACE_S = 5.0  # over the request's own time limit, for the way of its answer
 
 
@@ -63,6 +75,7 @@ class ChatCall:
         self._client = client
         self._on_tool_event = on_tool_event
         self._timeout_s = _seconds(goal.timeout)
+        self.instance_id = client.pulse.asked()  # of the node that was asked, '' = unknown
         self._started = time.monotonic()
         self._chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._next_sequence = 0
@@ -88,7 +101,7 @@ class ChatCall:
                 if time.monotonic() >= last_s:
                     break
             else:
-                self._client.check_time(self._started, self._timeout_s)
+                self._client.check_time(self._started, self._timeout_s, self.instance_id)
         result = self.result()
         rest = _whole_text(result)[self._shown :]
         if rest:
@@ -107,7 +120,8 @@ class ChatCall:
             self._client.turn(self._ended.wait)
             if limit is not None and time.monotonic() >= limit and not self._ended.is_set():
                 raise TimeoutError(f'request {self.request_id} has not ended in {timeout_s:g} s')
-            self._client.check_time(self._started, self._timeout_s)
+            if not self._ended.is_set():
+                self._client.check_time(self._started, self._timeout_s, self.instance_id)
         return self.future.result()
 
     def cancel(self) -> None:
@@ -129,6 +143,12 @@ class ChatCall:
         feedback = message.feedback
         if feedback.kind == Chat.Feedback.TOOL_EVENT and self._on_tool_event is not None:
             self._on_tool_event(feedback.tool_event)
+
+    def lose(self, reason: str) -> None:
+        """End with NOT_READY, for nobody else will: the node that was asked has gone."""
+        if not self._ended.is_set():
+            self.cancel()  # should it only have been held up
+            self._end(ChatError(ErrorCode.NOT_READY, reason))
 
     def take_acceptance(self, future: Future[Any]) -> None:
         """Take the answer to the goal request."""
@@ -154,6 +174,8 @@ class ChatCall:
             self._end(answer.result)
 
     def _end(self, outcome: Any) -> None:
+        if self._ended.is_set():  # it was given up, and the answer came all the same
+            return
         self._client.forget(self)
         if isinstance(outcome, ChatError):
             self.future.set_exception(outcome)
@@ -170,6 +192,69 @@ class ChatCall:
             if chunk is None or chunk.sequence == self._next_sequence:
                 return chunk
             # After a gap nothing more is taken from the topic: the result fills it in at the end.
+
+
+class Pulse:
+    """Whether the node that was heard is still there, by its heartbeat.
+
+    Only silence while this process listens counts: a client whose executor was busy, or which
+    nobody spun, has heard nothing and learns nothing. Hence ticks of a timer, not a clock.
+
+    Args:
+        on_lost: called with (instance_id, reason) when an instance has gone; '' = whoever it was.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        name: str,
+        group: CallbackGroup,
+        on_lost: Callable[[str, str], None],
+    ) -> None:
+        self.instance_id = ''
+        self._node = node
+        self._on_lost = on_lost
+        self._silent_ticks = 0
+        self._subscription = node.create_subscription(
+            Heartbeat, f'{name}/heartbeat', self._on_beat, _BEAT_QOS, callback_group=group
+        )
+        self._timer = node.create_timer(
+            _TICK_S,
+            self._on_tick,
+            callback_group=group,
+            clock=Clock(clock_type=ClockType.STEADY_TIME),
+        )
+
+    def destroy(self) -> None:
+        """Stop listening."""
+        self._node.destroy_timer(self._timer)
+        self._node.destroy_subscription(self._subscription)
+
+    def asked(self) -> str:
+        """Return whom a request reaches that is sent now; '' while that is unknown."""
+        return self.instance_id if self._silent_ticks < 2 else ''
+
+    def fault(self, instance_id: str) -> str:
+        """Return why an instance ('' = whichever it was) can't answer any more, or ''."""
+        if instance_id and instance_id != self.instance_id:
+            return 'the language model node was started anew'
+        if self._silent_ticks * _TICK_S > _SILENT_S:
+            return f'the language model node has been silent for {_SILENT_S:g} s'
+        return ''
+
+    def _on_beat(self, beat: Any) -> None:
+        before, self.instance_id = self.instance_id, beat.instance_id
+        self._silent_ticks = 0
+        if before and before != beat.instance_id:
+            self._on_lost(before, self.fault(before))
+
+    def _on_tick(self) -> None:
+        if not self.instance_id:  # nobody has been heard: an old node, or none
+            return
+        self._silent_ticks += 1
+        reason = self.fault(self.instance_id)
+        if reason:
+            self._on_lost('', reason)
 
 
 class ChatClient:
@@ -208,12 +293,14 @@ class ChatClient:
         self._tokens = node.create_subscription(
             TokenChunk, f'{name}/tokens', self._on_chunk, _DEEP_QOS, callback_group=group
         )
+        self.pulse = Pulse(node, name, group, self._lose)
 
     def destroy(self) -> None:
         """Take the client off the graph."""
         if self._own_executor is not None:
             self._own_executor.remove_node(self._node)
             self._own_executor.shutdown()
+        self.pulse.destroy()
         self._action.destroy()
         self._node.destroy_client(self._ask)
         self._node.destroy_subscription(self._tokens)
@@ -240,13 +327,14 @@ class ChatClient:
         if not self._ask.wait_for_service(_GONE_S):
             raise ChatError(ErrorCode.NOT_READY, f'{self._ask.srv_name} is not there')
         request = Ask.Request(prompt=prompt, session_id=session_id, timeout=_duration(timeout_s))
-        started = time.monotonic()
+        started, instance_id = time.monotonic(), self.pulse.asked()
         future = self._ask.call_async(request)
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         while not done.is_set():
             self.turn(done.wait)
-            self.check_time(started, timeout_s)
+            if not done.is_set():
+                self.check_time(started, timeout_s, instance_id)
         response: Any = future.result()
         if response.error_code:
             raise ChatError(response.error_code, response.error_msg, response)
@@ -354,13 +442,17 @@ class ChatClient:
         except queue.Empty:
             return None
 
-    def check_time(self, started: float, timeout_s: float) -> None:
+    def check_time(self, started: float, timeout_s: float, instance_id: str) -> None:
         """Raise ChatError when the node is gone or has let its own time limit pass.
 
         Args:
             started: steady-clock seconds.
             timeout_s: the request's own limit; 0 = the node's, which is not known here.
+            instance_id: of the node that was asked; '' = unknown.
         """
+        fault = self.pulse.fault(instance_id)
+        if fault:
+            raise ChatError(ErrorCode.NOT_READY, fault)
         now = time.monotonic()
         if timeout_s and now > started + timeout_s + _GRACE_S:
             raise ChatError(ErrorCode.TIMEOUT, f'no answer within {timeout_s:g} s')
@@ -370,6 +462,13 @@ class ChatClient:
             self._gone_since = now
         elif now > max(self._gone_since, started) + _GONE_S:
             raise ChatError(ErrorCode.NOT_READY, 'the language model node is not there')
+
+    def _lose(self, instance_id: str, reason: str) -> None:
+        """End the requests that an instance of the node ('' = any) will never answer."""
+        with self._lock:
+            lost = [c for c in self._calls.values() if instance_id in ('', c.instance_id)]
+        for call in lost:
+            call.lose(reason)
 
     def _on_chunk(self, chunk: Any) -> None:
         with self._lock:

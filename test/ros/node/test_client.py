@@ -187,3 +187,73 @@ def test_the_client_loads_no_engine(tmp_path):
     done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True,
                           timeout=60, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+TALK = {'model.script': [' '.join(['word'] * 2000) + '<turn|>'], 'model.script_delay': 0.01}
+
+
+@pytest.fixture
+def talking(fresh_peer, start_node):
+    """A node of its own that talks for 20 s, and a client that has heard its heartbeat."""
+    process = start_node(TALK)
+    fresh_peer.wait_active(process)
+    client = ChatClient(fresh_peer.node)
+    assert client.wait_for_node(10.0)
+    fresh_peer.until(lambda: client.pulse.instance_id)
+    return process, client
+
+
+def test_a_killed_node_is_noticed_in_all_ways_of_asking(talking):
+    process, client = talking
+    done = threading.Event()
+    later = client.chat_async('later')
+    later.add_done_callback(lambda _: done.set())
+    call = client.start('now')
+    stream = iter(call)
+    next(stream)
+    errors = {}
+
+    def ask():
+        try:
+            client.ask('asked')
+        except ChatError as error:
+            errors['ask'] = (error.code, time.monotonic())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(0.3)              # for the question to reach the node
+    killed = time.monotonic()
+    process.process.kill()
+    with pytest.raises(ChatError, match='silent for 2 s') as caught:
+        list(stream)
+    noticed = time.monotonic() - killed
+    assert caught.value.code == ErrorCode.NOT_READY
+    assert 1.5 < noticed < 4.0, noticed
+    assert done.wait(2.0)
+    with pytest.raises(ChatError, match='silent'):
+        later.result()
+    asking.join(5.0)
+    assert errors['ask'][0] == ErrorCode.NOT_READY and errors['ask'][1] - killed < 4.0
+
+
+def test_a_client_that_did_not_listen_takes_no_silence_for_death(talking, fresh_peer):
+    _, client = talking
+    call = client.start('go on', sampling=SamplingParams(max_tokens=500))
+    next(iter(call))
+    # The executor is held up, so that no heartbeat can come in; the node lives.
+    fresh_peer.wait(fresh_peer.executor.create_task(lambda: time.sleep(3.0)))
+    assert call.result(20.0).finish_reason == 'length'
+
+
+def test_a_node_that_was_started_anew_answers_no_old_request(talking, fresh_peer, start_node):
+    process, client = talking
+    call = client.start('go on')
+    next(iter(call))
+    old = client.pulse.instance_id
+    process.process.kill()
+    process.process.wait()
+    fresh_peer.wait_active(start_node({'model.script': ['I am new.<turn|>']}))
+    with pytest.raises(ChatError, match=r'started anew|silent'):
+        call.result(10.0)
+    fresh_peer.until(lambda: client.pulse.instance_id != old)
+    assert client.chat('hello').text == 'I am new.'
