@@ -138,12 +138,27 @@ SETTINGS: tuple[Setting, ...] = (
         unit='s',
     ),
     _s(
-        'engine.stop_timeout',
-        5.0,
-        'Time to end the engine thread at shutdown.',
-        0.1,
-        600.0,
-        unit='s',
+        'engine.stop_timeout', 5.0, 'Time to end the engine at shutdown.', 0.1, 600.0, unit='s'
+    ),
+    _s(
+        'speculation.drafter',
+        'auto',
+        "What guesses tokens for the model to verify; 'auto' is what the model has, dflash first.",
+        choices=('auto', 'none', 'dflash', 'mtp'),
+    ),
+    _s('speculation.drafter_path', '', "Its folder; empty = dflash/ or mtp/ in the model's own."),
+    _s('speculation.num_drafts', -1, 'Drafts a round; -1 = as many as pay, 0 = none.', -1, 15),
+    _s(
+        'speculation.block_mask',
+        'auto',
+        "What rows of a DFlash block see of later ones; 'auto' is nothing in sliding layers.",
+        choices=('auto', 'causal', 'bidirectional'),
+    ),
+    _s(
+        'speculation.mtp_position',
+        'newest',
+        'Rope position of MTP drafts: of the newest token or of the last key.',
+        choices=('newest', 'last_key'),
     ),
     _s('sampling.temperature', 1.0, 'Default temperature; 0 is greedy.', 0.0, 10.0, live=True),
     _s('sampling.top_k', 64, 'Default top-k; 0 = off.', 0, 1 << 20, live=True),

@@ -25,6 +25,7 @@ from gemma_thor_ros.chat import Chat, ModelInfo
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.page_pool import plan_pages, window_pages
+from gemma_thor_ros.load_drafter import FoundDrafter, find_drafter
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.gemma4 import Gemma4
 from gemma_thor_ros.models.kv_cache import bytes_per_page
@@ -146,6 +147,7 @@ class Runtime:
             model, engine_limits = plan.build(self._report)
             self._report(0.95, 'starting the engine')
             engine = Engine(model, **engine_limits)
+            engine.calibrate()
             engine.start()
             self._engine = engine
             if plan.warm_up:
@@ -222,7 +224,8 @@ def _plan(config: EngineConfig) -> _Plan:
     if not (folder / 'tokenizer.json').is_file():
         raise ConfigError(f'{folder / "tokenizer.json"}: no such tokenizer file')
     context = _context_length(config, model_config.max_position_embeddings)
-    pages = _plan_memory(config, model_config, context)
+    drafter = _find_drafter(config, folder, model_config)
+    pages = _plan_memory(config, model_config, context, drafter)
     info = ModelInfo(
         name=config['model.name'] or ('demo' if config['model.path'] == 'demo' else folder.name),
         path=folder.name,
@@ -244,6 +247,7 @@ def _plan(config: EngineConfig) -> _Plan:
             'template_hash': template_hash(_variant(config)),
             'sliding_pages': pages.sliding,
             'full_pages': pages.full,
+            'drafter': drafter.config.name if drafter else 'none',
         },
     )
 
@@ -258,10 +262,16 @@ def _plan(config: EngineConfig) -> _Plan:
             decode_threads=config['engine.threads'] or 1,
             prefill_threads=config['engine.threads'] or 1,
         )
-        report(0.9, 'laying out the KV cache')
-        return model, _engine_limits(
+        limits = _engine_limits(
             config, context, pages, model_config.stop_ids, model_config.suppress_tokens
         )
+        if drafter is not None:
+            report(0.9, 'reading the drafter')
+            limits['drafter'] = drafter.make(model, config['engine.threads'] or 1)
+            asked = config['speculation.num_drafts']
+            limits['num_drafts'] = None if asked < 0 else asked
+        report(0.94, 'laying out the KV cache')
+        return model, limits
 
     return _Plan(info, lambda: read_tokenizer(folder, model_config.vocab_size), build)
 
@@ -365,17 +375,34 @@ def _context_length(config: EngineConfig, longest: int) -> int:
     return asked or min(longest, DEFAULT_CONTEXT)
 
 
-def _plan_memory(config: EngineConfig, model: ModelConfig, context: int) -> _Pages:
+def _find_drafter(config: EngineConfig, folder: Path, model: ModelConfig) -> FoundDrafter | None:
+    return find_drafter(
+        'none' if config['speculation.num_drafts'] == 0 else config['speculation.drafter'],
+        config['speculation.drafter_path'],
+        folder,
+        model,
+        block_mask=config['speculation.block_mask'],
+        position=config['speculation.mtp_position'],
+    )
+
+
+def _plan_memory(
+    config: EngineConfig, model: ModelConfig, context: int, drafter: FoundDrafter | None
+) -> _Pages:
     """Plan for max_sequences as far as the budget goes, then for checkpoints of prefixes."""
     page_size = config['engine.page_size']
+    longest = max(model.sliding_window, drafter.config.window if drafter else 0)
     sliding, full = plan_pages(
         context,
         1,
         page_size=page_size,
-        window=model.sliding_window,
+        window=longest,
         prefill_chunk=config['engine.prefill_chunk'],
     )
     sliding_bytes, full_bytes = bytes_per_page(model, page_size, np.dtype(np.float32).itemsize)
+    if drafter is not None:
+        more = drafter.config.bytes_per_page(page_size)
+        sliding_bytes, full_bytes = sliding_bytes + more[0], full_bytes + more[1]
     one = sliding * sliding_bytes + full * full_bytes
     budget = config['engine.kv_memory'] * 2**30
     if one > budget:
@@ -385,7 +412,7 @@ def _plan_memory(config: EngineConfig, model: ModelConfig, context: int) -> _Pag
             'engine.context_length'
         )
     count = min(config['engine.max_sequences'], budget / one)
-    window, most = window_pages(page_size, model.sliding_window), config['engine.max_checkpoints']
+    window, most = window_pages(page_size, longest), config['engine.max_checkpoints']
     affordable = (budget - count * one) // max(1, window * sliding_bytes)
     # Beyond these, checkpoints keep pages that no sequence needs at the moment.
     extra = int(min(most, affordable)) * window
