@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from itertools import zip_longest
 from typing import Any, Protocol
 
 
@@ -175,6 +176,16 @@ class Usage:
     accepted_tokens: int = 0  # without the bonus token of each round
     accepted_by_position: tuple[int, ...] = ()  # drafts kept at position 1, 2, ...
 
+    def __add__(self, other: Usage) -> Usage:
+        """Return the counts of two requests together."""
+        sums = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in self.__dataclass_fields__
+            if name != 'accepted_by_position'
+        }
+        pairs = zip_longest(self.accepted_by_position, other.accepted_by_position, fillvalue=0)
+        return Usage(**sums, accepted_by_position=tuple(map(sum, pairs)))
+
 
 @dataclass(frozen=True)
 class Timings:
@@ -301,3 +312,4 @@ class ChatRequest:
     response_schema: dict[str, Any] | bool | None = None
     response_schema_at: str = 'response_schema'
     parent_id: str = ''
+    client: str = ''  # who asked, as far as known; for the audit alone

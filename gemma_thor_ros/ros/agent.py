@@ -33,7 +33,6 @@ from gemma_thor_ros.schema import (
     Timings,
     TokenLogprob,
     ToolCall,
-    Usage,
 )
 
 # Cancels and tokens wake the wait; this bounds what a lost wake-up could cost.
@@ -336,12 +335,7 @@ def _failed(result: ChatResult, error: RequestError) -> ChatResult:
 
 def _summed(before: ChatResult, result: ChatResult) -> ChatResult:
     """Return `result` with the usage and timings of the rounds before added."""
-    usage = Usage(
-        **{
-            name: getattr(before.usage, name) + getattr(result.usage, name)
-            for name in Usage.__dataclass_fields__
-        }
-    )
+    usage = before.usage + result.usage
     first, last = before.timings, result.timings
     decode_ms = first.decode_ms + last.decode_ms
     # tokens_per_s weighs each round by its decode time.

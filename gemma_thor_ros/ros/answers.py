@@ -69,6 +69,7 @@ def usage_to_ros(usage: Usage) -> msg.Usage:
         draft_rounds=usage.rounds,
         drafted_tokens=usage.drafted_tokens,
         accepted_tokens=usage.accepted_tokens,
+        accepted_by_position=usage.accepted_by_position,
     )
 
 
@@ -82,6 +83,7 @@ def usage_from_ros(usage: msg.Usage) -> Usage:
         usage.draft_rounds,
         usage.drafted_tokens,
         usage.accepted_tokens,
+        tuple(int(count) for count in usage.accepted_by_position),
     )
 
 

@@ -275,6 +275,12 @@ class StatePublisher:
             'prefill_tokens_per_s': f'{stats.prefill_tokens_per_s:.1f}',
             'prompt_tokens_from_cache': _share(stats.cached_prompt_tokens, stats.prompt_tokens),
             'preemptions': stats.preemptions,
+            'drafter': stats.drafter or 'none',
+            'draft_failure': stats.draft_failure,
+            'drafted_rounds': _share(stats.draft_rounds, stats.draft_rounds + stats.plain_rounds),
+            'tokens_per_draft_round': f'{1 + stats.accepted_tokens / stats.draft_rounds:.2f}'
+            if stats.draft_rounds
+            else '',
             'step_overdue_s': f'{stats.step_overdue_s:.1f}',
         }
 

@@ -225,10 +225,21 @@ def _of_stats(stats: EngineStats) -> Iterator[Metric]:
         ('vllm:prefix_cache_hits', 'Prompt tokens that were cached.', stats.cached_prompt_tokens),
         ('vllm:generation_tokens', 'Generated tokens.', stats.decode_tokens),
         ('gemma_thor:steps', 'Steps of the engine.', stats.steps),
+        ('gemma_thor:plain_rounds', 'Rounds in which no draft paid.', stats.plain_rounds),
+        ('gemma_thor:draft_trials', 'Rounds that tried more drafts.', stats.draft_trials),
+        ('gemma_thor:draft_seconds', 'Time in the drafter.', stats.draft_ms / 1e3),
         ('llamacpp:prompt_tokens', 'Prompt tokens that were computed.', stats.prefill_tokens),
         ('llamacpp:tokens_predicted', 'Generated tokens.', stats.decode_tokens),
         ('llamacpp:n_decode', 'Steps of the engine.', stats.steps),
     )
+    by_position: Any = CounterMetricFamily(
+        'vllm:spec_decode_num_accepted_tokens_per_pos',
+        'Drafted tokens that were kept, by position from 0 on.',
+        labels=['position'],
+    )
+    for position, count in enumerate(stats.accepted_by_position):
+        by_position.add_metric([str(position)], count)
+    yield by_position
     for name, text, value in gauges:
         yield _gauge(name, text, value)
     for name, text, value in counters:

@@ -132,6 +132,8 @@ class CompletionTokensDetails(BaseModel):
     reasoning_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    draft_rounds: int = 0
+    accepted_by_position: list[int] = []
 
 
 class UsageOut(BaseModel):

@@ -19,6 +19,7 @@ from gemma_thor_ros.schema import (
     FinishReason,
     Priority,
     RequestError,
+    Usage,
 )
 from gemma_thor_ros.server.errors import error_body
 from gemma_thor_ros.server.openai_types import (
@@ -140,9 +141,8 @@ def usage_out(results: Sequence[ChatResult], n: int = 0) -> UsageOut:
     """Add up token counts; a prompt counts once for its n answers (0: all have the same one)."""
     usages = [result.usage for result in results]
     firsts = usages[:: n or len(usages)]
-    prompt = sum(usage.prompt_tokens for usage in firsts)
-    completion = sum(usage.completion_tokens for usage in usages)
-    accepted = sum(usage.accepted_tokens for usage in usages)
+    total = sum(usages, Usage())
+    prompt, completion = sum(usage.prompt_tokens for usage in firsts), total.completion_tokens
     return UsageOut(
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -151,9 +151,11 @@ def usage_out(results: Sequence[ChatResult], n: int = 0) -> UsageOut:
             cached_tokens=sum(usage.cached_tokens for usage in firsts)
         ),
         completion_tokens_details=CompletionTokensDetails(
-            reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
-            accepted_prediction_tokens=accepted,
-            rejected_prediction_tokens=sum(usage.drafted_tokens for usage in usages) - accepted,
+            reasoning_tokens=total.reasoning_tokens,
+            accepted_prediction_tokens=total.accepted_tokens,
+            rejected_prediction_tokens=total.drafted_tokens - total.accepted_tokens,
+            draft_rounds=total.rounds,
+            accepted_by_position=list(total.accepted_by_position),
         ),
     )
 

@@ -39,7 +39,8 @@ CALL = st.builds(
     st.dictionaries(TEXT, st.integers(-1000, 1000) | TEXT | st.booleans(), max_size=3),
     st.booleans(),
 )
-USAGE = st.builds(Usage, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT)
+USAGE = st.builds(Usage, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT,
+                  st.lists(COUNT, max_size=15).map(tuple))
 TIMINGS = st.builds(Timings, MS, MS, MS, MS, MS, MS)
 
 
@@ -51,6 +52,15 @@ def test_tool_call_round_trip(call):
 @given(st.builds(ToolCallDelta, COUNT, TEXT, TEXT, TEXT))
 def test_tool_call_delta_round_trip(delta):
     assert a.tool_call_delta_from_ros(a.tool_call_delta_to_ros(delta)) == delta
+
+
+@given(USAGE, USAGE)
+def test_usages_add_up_position_by_position(one, other):
+    total = one + other
+    assert total.completion_tokens == one.completion_tokens + other.completion_tokens
+    assert sum(total.accepted_by_position) == sum(one.accepted_by_position) + sum(
+        other.accepted_by_position)
+    assert one + Usage() == one
 
 
 @given(USAGE)
