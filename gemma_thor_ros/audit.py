@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ from gemma_thor_ros.schema import (
     Priority,
     SamplingParams,
 )
+
+_log = logging.getLogger(__name__)
 
 FORMAT = 1
 _MODEL_FACTS = ('kv_dtype', 'device', 'engine_version', 'weights_hash', 'template_hash')
@@ -58,6 +61,7 @@ def make_record(
         'parent_id': request.parent_id or generation.request_id,
         'session_id': request.session_id,
         'front_end': request.front_end,
+        'client': request.client,
         'priority': int(generation.priority),
         'redacted': False,
         'messages': [dict(message) for message in generation.messages],
@@ -87,7 +91,7 @@ def make_record(
         'timings': asdict(result.timings),
         'model': str(model.get('name', '')),
         **{name: str(model.get(name, '')) for name in _MODEL_FACTS},
-        'image_hashes': [],
+        'image_hashes': image_hashes(generation.messages),
     }
 
 
@@ -102,6 +106,18 @@ def redacted(record: Mapping[str, Any]) -> dict[str, Any]:
     # A bias names the tokens that a client wants or fears.
     result['sampling'] = {**record['sampling'], 'logit_bias': []}
     return result
+
+
+def image_hashes(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the sha256 of each image in messages, in hex, as it was sent."""
+    urls = [
+        str(part['image_url']['url'])
+        for message in messages
+        if isinstance(message.get('content'), list | tuple)
+        for part in message['content']
+        if isinstance(part, Mapping) and part.get('type') == 'image_url'
+    ]
+    return [hashlib.sha256(url.encode()).hexdigest() for url in urls]
 
 
 def ids_hash(token_ids: Sequence[int]) -> str:
@@ -127,26 +143,59 @@ def sampling_of(record: Mapping[str, Any]) -> SamplingParams:
 class RecordFile:
     """JSON lines, appended and on disk line by line; readable by their owner alone.
 
+    A file that a line would make too large is renamed to FILE.1, the one of that name to FILE.2
+    and so on; a line is never split, and never lost before its file is the oldest.
+
+    Args:
+        path: of the file that is written.
+        max_bytes: of a file, unless one line is longer; 0 = no limit.
+        max_files: that are kept, the one that is written among them; the oldest is removed.
+
     Raises:
         ConfigError: the file can't be opened.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, max_bytes: int = 0, max_files: int = 10) -> None:
         self.path = Path(path).expanduser()
+        self._max_bytes = max_bytes
+        self._max_files = max_files
         self._lock = threading.Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._open()
         except OSError as error:
             raise ConfigError(f'audit.file {self.path} can not be opened: {error}') from error
-        self._file = os.fdopen(descriptor, 'a', encoding='utf-8')
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record. Raises OSError when the disk refuses it."""
-        line = json.dumps(record, ensure_ascii=True, separators=(',', ':'))
+        line = json.dumps(record, ensure_ascii=True, separators=(',', ':')) + '\n'
         with self._lock:
-            self._file.write(line + '\n')
+            if self._max_bytes and self._size > 0 and self._size + len(line) > self._max_bytes:
+                try:
+                    self._rotate()
+                except OSError as error:  # too large a file is better than a lost record
+                    _log.error('%s goes on growing: %s', self.path, error)
+            self._file.write(line)
             self._file.flush()
+            self._size += len(line)
+
+    def _open(self) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._file = os.fdopen(descriptor, 'a', encoding='utf-8')
+        self._size = os.fstat(descriptor).st_size
+
+    def _rotate(self) -> None:
+        """Move the files on by one. Raises OSError; the file in use is then still written."""
+        names = [self.path, *(
+            self.path.with_name(f'{self.path.name}.{i}') for i in range(1, self._max_files))]
+        if len(names) == 1:
+            names[0].unlink(missing_ok=True)
+        for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
+            if newer.exists():
+                newer.replace(older)
+        full = self._file
+        self._open()
+        full.close()
 
     def close(self) -> None:
         """Close the file."""

@@ -394,6 +394,21 @@ SETTINGS: tuple[Setting, ...] = (
         'JSON lines, one a generation, appended; empty = ~/requests alone.',
     ),
     _s(
+        'audit.max_file_mb',
+        100.0,
+        'Size at which audit.file becomes audit.file.1 and a new one begins; 0 = never.',
+        0.0,
+        1e6,
+        unit='MB',
+    ),
+    _s(
+        'audit.max_files',
+        10,
+        'Files that are kept, the one in use among them; the oldest is removed.',
+        1,
+        10000,
+    ),
+    _s(
         'audit.redact',
         False,
         'Leave texts, tool arguments and token ids out of the records; their hashes stay.',

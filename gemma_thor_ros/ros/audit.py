@@ -69,7 +69,11 @@ class Recorder:
     def open(self) -> None:
         """Open the file, if the audit is on and has one. Raises ConfigError."""
         if self._config['audit.enabled'] and self._config['audit.file']:
-            self._file = RecordFile(self._config['audit.file'])
+            self._file = RecordFile(
+                self._config['audit.file'],
+                int(self._config['audit.max_file_mb'] * 1e6),
+                self._config['audit.max_files'],
+            )
 
     def close(self) -> None:
         """Write what is held and close the file."""
@@ -144,6 +148,7 @@ def record_to_ros(record: dict[str, Any]) -> msg.RequestRecord:
         request_id=record['request_id'],
         session_id=record['session_id'],
         front_end=record['front_end'],
+        client=ros_text(record.get('client', '')),
         priority=record['priority'],
         redacted=hidden,
         messages_json='' if hidden else ros_text(json_text(record['messages'])),
@@ -178,6 +183,7 @@ def record_from_ros(message: msg.RequestRecord) -> dict[str, Any]:
         'request_id': message.request_id,
         'session_id': message.session_id,
         'front_end': message.front_end,
+        'client': message.client,
         'priority': message.priority,
         'redacted': message.redacted,
         'messages': json.loads(message.messages_json or '[]'),

@@ -94,6 +94,7 @@ def chat_request_from_ros(goal: Any, images: Images = no_images) -> ChatRequest:
         front_end='ros',
         choice=goal.choice,
         continue_final_message=goal.continue_final_message,
+        client='~/chat' if isinstance(goal, ChatAction.Goal) else '~/chat_once',
     )
 
 

@@ -136,6 +136,7 @@ class PromptIntake:
                 session_id=self._config['ros.prompt_session'],
                 request_id=prompt.request_id,
                 front_end='ros',
+                client='~/prompt',
             )
             try:
                 self._run(request, self._begun)

@@ -92,6 +92,7 @@ class Services:
             session_id=request.session_id,
             timeout_s=duration_from_ros(request.timeout, 'timeout'),
             front_end='ros',
+            client='~/ask',
         )
         limit_s = float(self._host.config['ros.ask_timeout'])
         result = self._runner.run(asked, timeout_s=limit_s).result

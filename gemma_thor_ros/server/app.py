@@ -120,7 +120,7 @@ def _generation_router(service: Service) -> APIRouter:
         name = service.model(body.model or '')
         asked_id = request_id(request.scope, 'chatcmpl')
         asked = chat_completions.to_chat_requests(body, asked_id, max_choices)
-        generation = await service.generate(asked)
+        generation = await service.generate(asked, request)
         form = chat_completions.ChatForm(asked_id, name, body, service.chat())
         return await service.answer(request, generation, form, bool(body.stream))
 
@@ -130,7 +130,7 @@ def _generation_router(service: Service) -> APIRouter:
         name = service.model(body.model or '')
         asked_id = request_id(request.scope, 'cmpl')
         asked = completions.to_chat_requests(body, asked_id, max_choices)
-        generation = await service.generate(asked)
+        generation = await service.generate(asked, request)
         form = completions.CompletionForm(asked_id, name, body, service.chat())
         return await service.answer(request, generation, form, bool(body.stream))
 

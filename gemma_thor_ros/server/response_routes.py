@@ -42,7 +42,7 @@ def response_router(service: Service) -> APIRouter:
         asked_id = request_id(request.scope, 'req')
         asked = to_chat_request(body, messages, asked_id)
         response = empty_response(f'resp_{uuid.uuid4().hex}', name, body, service.config)
-        generation = await service.generate([asked])
+        generation = await service.generate([asked], request)
 
         def keep(finished: ResponseOut, result: ChatResult) -> None:
             if finished.store:

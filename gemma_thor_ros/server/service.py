@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from fastapi import Request, Response
@@ -98,19 +99,24 @@ class Service:
             raise ModelNotFound(asked, name)
         return name
 
-    async def generate(self, requests: Sequence[ChatRequest]) -> Generation:
+    async def generate(
+        self, requests: Sequence[ChatRequest], client: Request | None = None
+    ) -> Generation:
         """Queue requests, all or none, and return their streams.
+
+        `client` is what the requests came in; the audit names its address.
 
         Raises:
             RequestError: one of them can't run.
         """
         chat = self.chat()
+        address = client.client.host if client is not None and client.client else ''
 
         def submit() -> list[Any]:
             streams: list[Any] = []
             try:
                 for request in requests:
-                    streams.append(chat.submit(request))
+                    streams.append(chat.submit(replace(request, client=address)))
             except BaseException:
                 for stream in streams:
                     stream.cancel()

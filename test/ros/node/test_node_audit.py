@@ -49,6 +49,7 @@ def test_requests_of_ros_and_http_are_recorded(peer, start_module_node, tmp_path
     of_ros, of_http = read_records(path)
     assert of_ros['request_id'] == 'asked' and of_ros['front_end'] == 'ros'
     assert of_http['front_end'] == 'http' and of_http['request_id'].endswith(http_id)
+    assert (of_ros['client'], of_http['client']) == ('~/chat', '127.0.0.1')
     assert of_ros['sampling']['seed'] == 11 and of_ros['sampling']['max_tokens'] == 9
     assert of_ros['completion_ids'] == list(result.token_ids)
     assert of_ros['text'] == result.text and of_ros['template_hash']

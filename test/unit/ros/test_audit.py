@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import stat
+from dataclasses import replace
 
 import pytest
 
@@ -115,6 +117,64 @@ def test_the_file_is_private_appended_and_read_back(tmp_path):
         file.close()
     assert [r['request_id'] for r in read_records(path)] == ['a', 'b\n']
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def numbers(path):
+    return [int(r['request_id']) for r in read_records(path)]
+
+
+def test_full_files_are_moved_on_and_no_record_is_lost_or_cut(tmp_path):
+    path = tmp_path / 'audit.jsonl'
+    size = len(json.dumps(make_record(generation('1000'), result(), MODEL)))
+    for number in range(1000, 1020):     # opened anew each time: the size is that of the file
+        file = RecordFile(path, max_bytes=4 * size, max_files=4)
+        file.write(make_record(generation(str(number)), result(), MODEL))
+        file.close()
+    files = [tmp_path / f'audit.jsonl.{i}' for i in (3, 2, 1)] + [path]
+    assert sorted(files) == sorted(tmp_path.iterdir())
+    kept = [number for file in files for number in numbers(file)]
+    assert kept == list(range(kept[0], 1020)) and len(kept) >= 3 * 3
+    assert all(file.stat().st_size <= 4 * size for file in files)
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
+
+
+def test_a_line_larger_than_the_limit_is_written_whole_and_one_file_is_enough(tmp_path):
+    path = tmp_path / 'a.jsonl'
+    file = RecordFile(path, max_bytes=10, max_files=1)
+    for number in (1, 2):
+        file.write(make_record(generation(str(number)), result(), MODEL))
+    file.close()
+    assert numbers(path) == [2] and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_refuses_to_rename_loses_no_record(tmp_path, monkeypatch):
+    path = tmp_path / 'a.jsonl'
+    file = RecordFile(path, max_bytes=10)
+    file.write(make_record(generation('1'), result(), MODEL))
+
+    def refuse(*_):
+        raise OSError('read-only')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(path), 'replace', refuse)
+        file.write(make_record(generation('2'), result(), MODEL))
+    file.write(make_record(generation('3'), result(), MODEL))
+    file.close()
+    assert numbers(tmp_path / 'a.jsonl.1') == [1, 2] and numbers(path) == [3]
+
+
+def test_who_asked_and_which_images_are_in_the_record():
+    asked = generation()
+    url = 'data:image/png;base64,AAAA'
+    message = {'role': 'user', 'content': [{'type': 'image_url', 'image_url': {'url': url}},
+                                           {'type': 'text', 'text': SECRET}]}
+    asked = replace(asked, messages=(message,), request=replace(asked.request, client='~/chat'))
+    record = make_record(asked, result(), MODEL)
+    assert record['client'] == '~/chat'
+    assert record['image_hashes'] == [hashlib.sha256(url.encode()).hexdigest()]
+    back = record_from_ros(record_to_ros(redacted(record)))
+    assert (back['client'], back['image_hashes']) == ('~/chat', record['image_hashes'])
+    assert url not in json.dumps(redacted(record))
 
 
 @pytest.mark.parametrize('line', ['{', '[]', '{"format": 9}', '{"format": 1}'])

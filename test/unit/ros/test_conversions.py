@@ -162,6 +162,7 @@ def test_chat_request_round_trip(
         response_schema=schema,
         response_schema_at='response_schema_json',
         thinking_budget=budget,
+        client='~/chat' if kind is action.Chat.Goal else '~/chat_once',
     )
     assert c.chat_request_from_ros(c.chat_request_to_ros(request, kind())) == request
 
