@@ -13,14 +13,18 @@ import pytest
 import yaml
 from action_msgs.msg import GoalStatus
 from rclpy.qos import QoSProfile
+from std_msgs.msg import String
 
 import gemma_thor_ros.msg
 import gemma_thor_ros.srv
 from gemma_thor_ros.action import Chat
+from gemma_thor_ros.audit import read_records
 from gemma_thor_ros.msg import (
     ChatMessage,
     ErrorCode,
     GuardState,
+    RequestRecord,
+    Sentence,
     TokenChunk,
     Tool,
     ToolEvent,
@@ -199,6 +203,38 @@ def test_bounds_dry_run_and_refusals(peer, start_robot):
     plain = peer.run_goal('drive', tools=[any_arguments])[1]
     assert plain.finish_reason == 'tool_calls' and not plain.tool_verdicts
     assert json.loads(plain.tool_calls[0].arguments_json)['distance'] == 1
+
+
+def test_words_on_the_prompt_topic_may_move_the_robot_and_are_audited(
+    peer, start_robot, tmp_path
+):
+    path = tmp_path / 'audit.jsonl'
+    start_robot(call(0.1) + END, 'There.<turn|>', call(99) + END, 'Too far.<turn|>',
+                **{'tools.execute_prompts': True, 'audit.enabled': True,
+                   'audit.file': str(path), 'tools.constrain_calls': False})
+    records = peer.collect(RequestRecord, '/llm_node/requests', 100)
+    spoken = peer.collect(Sentence, '/llm_node/sentences', 100)
+    prompt = peer.make(lambda: peer.node.create_publisher(String, '/llm_node/prompt', 10))
+    peer.until(prompt.get_subscription_count)
+    prompt.publish(String(data='drive'))
+    peer.until(lambda: len(records) == 2)
+    first, second = records
+    (verdict,) = first.tool_verdicts
+    assert verdict.outcome == ToolVerdict.OUTCOME_EXECUTED and verdict.status == 'succeeded'
+    assert verdict.target == '/demo_robot/drive' and any(verdict.goal_id.uuid)
+    assert verdict.motion and json.loads(verdict.arguments_json)['distance'] == 0.1
+    assert (first.client, first.front_end) == ('~/prompt', 'ros')
+    assert not second.tool_verdicts and second.text == 'There.'
+    assert [m['content'] for m in json.loads(second.messages_json) if m['role'] == 'tool'] == [
+        verdict.result_json]
+    peer.until(lambda: spoken and spoken[-1].last)
+    assert [s.text for s in spoken if s.text] == ['There.']
+    prompt.publish(String(data='drive far'))
+    peer.until(lambda: len(records) == 4)
+    (refused,) = records[2].tool_verdicts
+    assert refused.outcome == ToolVerdict.OUTCOME_REFUSED_RANGE and not any(refused.goal_id.uuid)
+    in_file = [(r['request_id'], len(r['tool_verdicts'])) for r in read_records(path)]
+    assert in_file == [(r.request_id, len(r.tool_verdicts)) for r in records]
 
 
 DOCS = Path(__file__).parents[3] / 'docs' / 'interfaces.md'
