@@ -86,12 +86,9 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _s('engine.device', 'auto', 'Where the model runs.', choices=('auto', 'cpu')),
     _s(
-        'engine.context_length',
-        0,
-        "Tokens of prompt and answer together; 0 = the model's own, at most 65,536.",
-        0,
-        262144,
-        unit='tokens',
+        'engine.context_length', 0,
+        "Tokens of prompt and answer together; 0 = the model's own, at most 65,536.", 0, 262144,
+        unit='tokens'
     ),
     _s('engine.max_sequences', 8, 'Sequences that step together.', 1, 64),
     _s('engine.max_waiting', 64, 'Requests that may wait; one more is answered BUSY.', 0, 10000),
@@ -105,60 +102,46 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _s('engine.kv_memory', 1.0, 'Memory budget of the KV pages.', 0.001, 1024.0, unit='GiB'),
     _s(
-        'engine.max_checkpoints',
-        16,
+        'engine.max_checkpoints', 16,
         'Prompt prefixes kept for reuse as far as engine.kv_memory allows; 0 = no prefix cache.',
-        0,
-        10000,
+        0, 10000
     ),
     _s(
-        'engine.checkpoint_interval',
-        2048,
-        'A long prompt can be resumed at its turn borders and every so many tokens.',
-        1,
-        262144,
-        unit='tokens',
+        'engine.checkpoint_interval', 2048,
+        'A long prompt can be resumed at its turn borders and every so many tokens.', 1, 262144,
+        unit='tokens'
     ),
     _s(
-        'engine.weight_memory',
-        4.0,
-        'Budget for weights held decoded on the CPU; beyond it they are decoded at each use.',
-        0.0,
-        1024.0,
-        unit='GiB',
+        'engine.weight_memory', 4.0,
+        'Budget for weights held decoded on the CPU; beyond it they are decoded at each use.', 0.0,
+        1024.0, unit='GiB'
     ),
     _s('engine.prefill_chunk', 256, 'Prompt tokens of one step.', 1, 8192, unit='tokens'),
     _s('engine.threads', 0, 'Threads of the CPU matrix products; 0 = one.', 0, 256),
     _s(
-        'engine.step_timeout',
-        60.0,
-        'A step that takes longer fails its requests and is reported; 0 = no limit.',
-        0.0,
-        86400.0,
-        unit='s',
+        'engine.step_timeout', 60.0,
+        'A step that takes longer fails its requests and is reported; 0 = no limit.', 0.0, 86400.0,
+        unit='s'
     ),
     _s(
         'engine.stop_timeout', 5.0, 'Time to end the engine at shutdown.', 0.1, 600.0, unit='s'
     ),
     _s(
-        'speculation.drafter',
-        'auto',
+        'speculation.drafter', 'auto',
         "What guesses tokens for the model to verify; 'auto' is what the model has, dflash first.",
-        choices=('auto', 'none', 'dflash', 'mtp'),
+        choices=('auto', 'none', 'dflash', 'mtp')
     ),
     _s('speculation.drafter_path', '', "Its folder; empty = dflash/ or mtp/ in the model's own."),
     _s('speculation.num_drafts', -1, 'Drafts a round; -1 = as many as pay, 0 = none.', -1, 15),
     _s(
-        'speculation.block_mask',
-        'auto',
+        'speculation.block_mask', 'auto',
         "What rows of a DFlash block see of later ones; 'auto' is nothing in sliding layers.",
-        choices=('auto', 'causal', 'bidirectional'),
+        choices=('auto', 'causal', 'bidirectional')
     ),
     _s(
-        'speculation.mtp_position',
-        'newest',
+        'speculation.mtp_position', 'newest',
         'Rope position of MTP drafts: of the newest token or of the last key.',
-        choices=('newest', 'last_key'),
+        choices=('newest', 'last_key')
     ),
     _s('sampling.temperature', 1.0, 'Default temperature; 0 is greedy.', 0.0, 10.0, live=True),
     _s('sampling.top_k', 64, 'Default top-k; 0 = off.', 0, 1 << 20, live=True),
