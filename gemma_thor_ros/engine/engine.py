@@ -16,13 +16,14 @@ from typing import Any
 
 from gemma_thor_ros.engine.admission import Limits, check_request
 from gemma_thor_ros.engine.calibrate import measure
+from gemma_thor_ros.engine.device_runner import make_runner
 from gemma_thor_ros.engine.draft_length import DraftLength
 from gemma_thor_ros.engine.forecast import Forecast
 from gemma_thor_ros.engine.open_requests import OpenRequests, cancelled, failed
 from gemma_thor_ros.engine.outbox import Outbox
 from gemma_thor_ros.engine.page_pool import OnFreed, PageManager
 from gemma_thor_ros.engine.prefix_cache import PrefixCache
-from gemma_thor_ros.engine.runner import Model, Runner
+from gemma_thor_ros.engine.runner import Model
 from gemma_thor_ros.engine.scheduler import Scheduler
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.engine.speculation import Speculation
@@ -101,7 +102,7 @@ class Engine:
                 self._limits, self._forecast, max_rows)
         self._loop = StepLoop(
             self._requests, self._scheduler,
-            Runner(model, self.kv_cache, self._limits, self._speculation), self._forecast,
+            make_runner(model, self.kv_cache, self._limits, self._speculation), self._forecast,
             step_timeout_s, None if self._speculation is None else self._speculation.propose)
         self._thread = threading.Thread(target=self._run, name='gemma_thor_engine', daemon=True)
 

@@ -83,9 +83,10 @@ class Runner:
         self._limits = limits
         self._speculation = speculation
 
-    def run(self, plan: Plan) -> list[Choice | None]:
+    def run(self, plan: Plan, run_ahead: bool = False) -> list[Choice | None]:
         """Run a plan; one entry per part, None where no token was wanted.
 
+        run_ahead: the model may start the next step of the same sequences; only DeviceRunner does.
         Raises what the model raises: then no row of the plan counts.
         """
         batch, speculation = plan.batch, self._speculation
@@ -122,12 +123,17 @@ class Runner:
             sequence.history.append(token_id)
             token_ids.append(token_id)
             if wants_logprobs >= 0:
-                logprob, top = logprobs_ref(row, token_id, wants_logprobs)
+                logprob, top = logprobs_ref(self._values(row), token_id, wants_logprobs)
                 logprobs.append(TokenLogprob(token_id, logprob, top))
             end = self._end(sequence, token_id, sequence.num_generated + index + 1)
             if end is not None or token_id not in drafts[index:index + 1]:
                 break
         return Choice(tuple(token_ids), tuple(logprobs), end, error)
+
+    def _values(self, row: Any) -> npt.NDArray[Any]:
+        """(V,) logits of a row that `run` gave to `_draw`."""
+        values: npt.NDArray[Any] = row
+        return values
 
     def _choose(self, logits: npt.NDArray[Any], sequence: Sequence, num_drawn: int,
                 ) -> tuple[int, str]:

@@ -103,7 +103,10 @@ class StepLoop:
     def _run(self, plan: Plan) -> list[Choice | None] | None:
         """What the runner gives; None when it failed, with the sequences of the plan."""
         try:
-            return self._runner.run(plan)
+            # a step that starts early would keep a new request waiting
+            quiet = not (self._requests.has_news or self.scheduler.waiting
+                         or self.scheduler.paused)
+            return self._runner.run(plan, quiet)
         except DeviceError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the model raises fails this step alone

@@ -89,6 +89,13 @@ class Driven:
         self.new_kv_cache = model.new_kv_cache
         self.on_step = on_step
         self.num_steps = 0
+        if hasattr(model, 'choose'):     # a model that draws by itself
+            self.choose = self._choose
+
+    def _choose(self, *args: Any, **options: Any) -> Any:
+        self.on_step(self.num_steps)
+        self.num_steps += 1
+        return self.model.choose(*args, **options)
 
     def forward(self, batch: Batch, kv_cache: Any, *tap: Any) -> Any:
         self.on_step(self.num_steps)
