@@ -12,8 +12,9 @@ tokens come from test/model/counter_weights.py, so that they need no storage.
 
 The reference casts to float32 in its norms, rope, router and softmax. For the float64 numbers
 those casts are turned into casts to float64, and every op that still gives a float32 tensor is an
-error. One constant is set by hand: the embedding scale is sqrt(hidden_size) rounded to bf16, as
-in every bf16 checkpoint. `float32_logits` come from the same model untouched, in float32.
+error. Constants set by hand: the embedding scale is sqrt(hidden_size) rounded to bf16, as in every
+bf16 checkpoint, and so is sqrt(hidden_size_per_layer_input). `float32_logits` come from the same
+model untouched, in float32.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ import numpy as np
 import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import DynamicCache, Gemma4ForCausalLM, Gemma4TextConfig
+from transformers import (
+    DynamicCache,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+    Gemma4UnifiedForCausalLM,
+    Gemma4UnifiedTextConfig,
+)
 from transformers.models.gemma4 import modeling_gemma4
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,6 +89,34 @@ CASES: dict[str, dict[str, Any]] = {
                 F: {'rope_type': 'proportional', 'rope_theta': 20_000.0,
                     'partial_rotary_factor': 0.5}}},
         'prompt': 14, 'decode': 4, 'rows': [0, 2, 3, 4, 13]},
+    # the 12B's class, with its 16 query heads a kv head in full layers
+    'unified_k_eq_v': {
+        'config': {
+            **COMMON, 'model_type': 'gemma4_unified_text', 'vocab_size': 88, 'hidden_size': 40,
+            'num_hidden_layers': 4, 'layer_types': [S, S, F, F], 'num_attention_heads': 16,
+            'num_key_value_heads': 8, 'num_global_key_value_heads': 1, 'head_dim': 16,
+            'global_head_dim': 32, 'intermediate_size': 56, 'attention_k_eq_v': True,
+            'sliding_window': 5},
+        'prompt': 17, 'decode': 4, 'rows': [0, 4, 5, 6, 16]},
+    # E2B's form: four sliding layers to a full one, more than half of them without K and V
+    'inputs_wide_one_kv': {
+        'config': {
+            **COMMON, 'vocab_size': 80, 'vocab_size_per_layer_input': 80, 'hidden_size': 40,
+            'num_hidden_layers': 10, 'layer_types': [S, S, S, S, F] * 2,
+            'num_attention_heads': 8, 'num_key_value_heads': 1, 'head_dim': 16,
+            'global_head_dim': 32, 'intermediate_size': 48, 'attention_k_eq_v': False,
+            'sliding_window': 6, 'hidden_size_per_layer_input': 20, 'num_kv_shared_layers': 5,
+            'use_double_wide_mlp': True},
+        'prompt': 19, 'decode': 5, 'rows': [0, 5, 6, 7, 18]},
+    # E4B's: five to one, two kv heads, MLPs of one width
+    'inputs_two_kv': {
+        'config': {
+            **COMMON, 'vocab_size': 96, 'vocab_size_per_layer_input': 100, 'hidden_size': 56,
+            'num_hidden_layers': 8, 'layer_types': [S, F, S, F, S, S, S, F],
+            'num_attention_heads': 8, 'num_key_value_heads': 2, 'head_dim': 24,
+            'global_head_dim': 48, 'intermediate_size': 64, 'attention_k_eq_v': False,
+            'sliding_window': 7, 'hidden_size_per_layer_input': 12, 'num_kv_shared_layers': 4},
+        'prompt': 16, 'decode': 4, 'rows': [0, 6, 7, 8, 15]},
 }
 
 
@@ -118,9 +153,16 @@ def _float64_everywhere() -> Iterator[None]:
 
 def _build(config: ModelConfig, raw: dict[str, Any], dtype: torch.dtype) -> Gemma4ForCausalLM:
     fields = {key: value for key, value in raw.items() if key != 'model_type'}
-    model = Gemma4ForCausalLM(Gemma4TextConfig(**fields)).to(dtype).eval()
+    unified = config.model_type == 'gemma4_unified'
+    if unified:
+        del fields['hidden_size_per_layer_input']
+        plain = Gemma4UnifiedForCausalLM(Gemma4UnifiedTextConfig(**fields))
+    else:
+        plain = Gemma4ForCausalLM(Gemma4TextConfig(**fields))
+    model = plain.to(dtype).eval()
     model.set_attn_implementation('eager')
-    model.set_experts_implementation('eager')
+    if config.enable_moe_block:
+        model.set_experts_implementation('eager')
     number = np.float64 if dtype == torch.float64 else np.float32
     state = {name: torch.from_numpy(counter_weights.tensor(name, shape).astype(number))
              for name, shape in counter_weights.shapes(config).items()}
@@ -144,6 +186,9 @@ def _build(config: ModelConfig, raw: dict[str, Any], dtype: torch.dtype) -> Gemm
         raise SystemExit(f'weights do not fit: missing {missing}, unexpected {unexpected}')
     scale = torch.tensor(config.hidden_size ** 0.5, dtype=torch.bfloat16).to(dtype)
     model.model.embed_tokens.embed_scale = scale
+    if config.hidden_size_per_layer_input:
+        scale = torch.tensor(config.hidden_size_per_layer_input ** 0.5, dtype=torch.bfloat16)
+        model.model.embed_tokens_per_layer.embed_scale = scale.to(dtype)
     return model
 
 
@@ -176,10 +221,12 @@ def main() -> None:
     parser.add_argument('--output', type=Path, default=ROOT / 'test' / 'data' / 'goldens')
     options = parser.parse_args()
     torch.set_num_threads(1)
+    goldens = options.output / 'goldens.json'
+    kept = json.loads(goldens.read_text())['cases'] if options.names and goldens.exists() else {}
     record: dict[str, Any] = {
         'made_by': 'scripts/make_goldens.py', 'torch': torch.__version__,
         'transformers': transformers.__version__, 'numpy': np.__version__,
-        'modeling_file': Path(modeling_gemma4.__file__).name, 'cases': {}}
+        'modeling_file': Path(modeling_gemma4.__file__).name, 'cases': kept}
     for name in options.names or CASES:
         case = CASES[name]
         config = ModelConfig.from_dict(case['config'])
@@ -199,7 +246,7 @@ def main() -> None:
         record['cases'][name] = {**case, 'tokens': tokens}
         print(f'{name}: layers {layers.shape}, logits {logits.shape}, '
               f'untouched float32 differs by {error:.1e}')
-    (options.output / 'goldens.json').write_text(json.dumps(record, indent=1) + '\n')
+    goldens.write_text(json.dumps(record, indent=1) + '\n')
 
 
 if __name__ == '__main__':

@@ -14,7 +14,7 @@ from typing import Any
 
 from gemma_thor_ros.schema import ConfigError
 
-SUPPORTED = ('supported are gemma4 (26B-A4B, 31B and smaller ones of that design) '
+SUPPORTED = ('supported are gemma4 (26B-A4B, 31B, E4B, E2B and smaller ones of that design) '
              'and gemma4_unified (the text of the 12B)')
 FAMILIES = {
     'gemma4': 'gemma4', 'gemma4_text': 'gemma4',
@@ -36,6 +36,8 @@ def admitted_fields(config: Mapping[str, Any],
     family, text = _family_and_text(config)
     fields = {'model_type': family, **_sizes(text), **_attention(text), **_experts(text)}
     fields.update(_rope(text, fields['global_head_dim']))
+    fields.update(_per_layer_inputs(text, family, fields['vocab_size']))
+    fields.update(_shared_layers(text, fields['layer_types']))
     _refuse_unsupported(text, family)
     outer = config if config is not text else text
     fields.update(_token_ids(outer, text, generation_config or {}, family, fields['vocab_size']))
@@ -234,17 +236,42 @@ def _rope(text: Mapping[str, Any], global_head_dim: int) -> dict[str, Any]:
             'full_rotary_factor': factor}
 
 
-def _refuse_unsupported(text: Mapping[str, Any], family: str) -> None:
+def _per_layer_inputs(text: Mapping[str, Any], family: str, vocab_size: int) -> dict[str, Any]:
+    """The per-layer embeddings of E2B and E4B; both sizes are 0 without them."""
     # gemma4 means per-layer inputs where the field is absent, gemma4_unified has none
-    per_layer_input = text.get('hidden_size_per_layer_input', 256 if family == 'gemma4' else 0)
-    if per_layer_input:
-        raise ConfigError(
-            f'hidden_size_per_layer_input is {per_layer_input} (256 where absent): models with '
-            'per-layer embeddings (E2B, E4B) are not supported yet')
-    shared = text.get('num_kv_shared_layers', 0)
-    if shared:
-        raise ConfigError(f'num_kv_shared_layers is {shared}: layers that share K and V '
-                          '(E2B, E4B) are not supported yet')
+    size = integer(text, 'hidden_size_per_layer_input', 256 if family == 'gemma4' else 0, 0)
+    if not size:
+        return {'hidden_size_per_layer_input': 0, 'vocab_size_per_layer_input': 0}
+    if family == 'gemma4_unified':
+        raise ConfigError(f'hidden_size_per_layer_input is {size}, but gemma4_unified has no '
+                          'per-layer embeddings')
+    if text.get('enable_moe_block'):
+        raise ConfigError(f'hidden_size_per_layer_input is {size} (256 where absent) beside '
+                          'enable_moe_block true: a model has experts (26B-A4B) or per-layer '
+                          'embeddings (E2B, E4B), not both')
+    rows = integer(text, 'vocab_size_per_layer_input', 262_144)
+    if rows < vocab_size:
+        raise ConfigError(f'vocab_size_per_layer_input is {rows}, vocab_size is {vocab_size}: '
+                          'every token needs its per-layer embedding')
+    return {'hidden_size_per_layer_input': size, 'vocab_size_per_layer_input': rows}
+
+
+def _shared_layers(text: Mapping[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
+    shared = integer(text, 'num_kv_shared_layers', 0, minimum=0)
+    own = len(kinds) - shared
+    if shared and own < 1:
+        raise ConfigError(f'num_kv_shared_layers is {shared} of {len(kinds)} layers: none is left '
+                          'that has K and V')
+    for index in range(own, len(kinds)):
+        if kinds[index] not in kinds[:own]:
+            raise ConfigError(f'num_kv_shared_layers is {shared}: layer {index} is '
+                              f'{kinds[index]}, but no layer before {own} is, whose K and V it '
+                              'could read')
+    return {'num_kv_shared_layers': shared,
+            'use_double_wide_mlp': _boolean(text, 'use_double_wide_mlp', False)}
+
+
+def _refuse_unsupported(text: Mapping[str, Any], family: str) -> None:
     if family == 'gemma4_unified' and text.get('enable_moe_block'):
         raise ConfigError('enable_moe_block is true, but gemma4_unified has no experts')
     activation = text.get('hidden_activation', 'gelu_pytorch_tanh')

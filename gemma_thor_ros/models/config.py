@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gemma_thor_ros.models import admission
 
@@ -64,6 +64,10 @@ class ModelConfig:
     num_experts: int             # 0 without experts, like the next two
     top_k_experts: int
     moe_intermediate_size: int
+    hidden_size_per_layer_input: int         # 0: no per-layer embeddings, like the next
+    vocab_size_per_layer_input: int
+    num_kv_shared_layers: int    # the last ones, which read K and V of an earlier layer
+    use_double_wide_mlp: bool    # they have an MLP twice as wide
     max_position_embeddings: int
     rms_norm_eps: float
     final_logit_softcapping: float
@@ -107,6 +111,28 @@ class ModelConfig:
         """Geometry of layer number `layer`."""
         return self.sliding if self.layer_types[layer] == SLIDING else self.full
 
+    @property
+    def first_shared_layer(self) -> int:
+        """The first layer without K and V of its own; num_hidden_layers when all have them."""
+        return self.num_hidden_layers - self.num_kv_shared_layers
+
+    def kv_layer(self, layer: int) -> int:
+        """The layer whose K and V layer `layer` reads: itself, or the last earlier own one."""
+        if layer < self.first_shared_layer:
+            return layer
+        kinds = self.layer_types[:self.first_shared_layer]
+        return max(i for i, kind in enumerate(kinds) if kind == self.layer_types[layer])
+
+    def mlp_size(self, layer: int) -> int:
+        """Columns between the two halves of the dense MLP of a layer."""
+        wide = self.use_double_wide_mlp and layer >= self.first_shared_layer
+        return self.intermediate_size * (2 if wide else 1)
+
+    @property
+    def prompt_variant(self) -> Literal['large', 'small']:
+        """Whose chat template: the models with per-layer embeddings (E2B, E4B) have 'small'."""
+        return 'small' if self.hidden_size_per_layer_input else 'large'
+
     def layers_of(self, layer_type: str) -> tuple[int, ...]:
         """Numbers of the layers of one type, ascending."""
         return tuple(i for i, kind in enumerate(self.layer_types) if kind == layer_type)
@@ -115,11 +141,18 @@ class ModelConfig:
     def num_parameters(self) -> int:
         """Weights of the text decoder, the tied table counted once."""
         count = self.vocab_size * self.hidden_size + self.hidden_size
+        inputs = self.hidden_size_per_layer_input
+        if inputs:
+            columns = self.num_hidden_layers * inputs
+            count += (self.vocab_size_per_layer_input + self.hidden_size) * columns + inputs
         for layer in range(self.num_hidden_layers):
             shape = self.geometry(layer)
-            count += self.hidden_size * (shape.qkv_rows + shape.num_q_heads * shape.head_dim)
-            count += 2 * shape.head_dim + 4 * self.hidden_size + 1
-            count += 3 * self.hidden_size * self.intermediate_size
+            own = self.kv_layer(layer) == layer
+            rows = shape.qkv_rows if own else shape.num_q_heads * shape.head_dim
+            count += self.hidden_size * (rows + shape.num_q_heads * shape.head_dim)
+            count += (1 + own) * shape.head_dim + 4 * self.hidden_size + 1
+            count += 3 * self.hidden_size * self.mlp_size(layer)
+            count += 2 * self.hidden_size * inputs + (self.hidden_size if inputs else 0)
             if self.enable_moe_block:
                 count += 3 * self.num_experts * self.hidden_size * self.moe_intermediate_size
                 count += self.num_experts * (self.hidden_size + 1) + 4 * self.hidden_size

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from gemma_thor_ros.ops.table import (
     LayerOps,
     OpTable,
     Router,
+    SmallModelOps,
     StepRows,
     WeightLoader,
     cpu_op_table,
@@ -53,6 +54,13 @@ class Loader(Protocol):
     def table(self, weight: StoredWeight) -> Any: ...
 
 
+@runtime_checkable
+class SmallModelLoader(Loader, Protocol):
+    """A loader that takes E2B and E4B too."""
+
+    def rows_table(self, weight: StoredWeight) -> Any: ...
+
+
 @dataclass(frozen=True)
 class _Experts:
     """What a layer has beside its dense MLP."""
@@ -65,13 +73,23 @@ class _Experts:
 
 
 @dataclass(frozen=True)
+class _LayerInput:
+    """How a layer of E2B or E4B uses its per-layer embedding."""
+
+    per_layer_input_gate: Any                # (P, H)
+    per_layer_projection: Any                # (H, P)
+    post_per_layer_input_norm: Any           # (H,)
+
+
+@dataclass(frozen=True)
 class _Layer:
     """The weights of one layer in the device's form."""
 
     kind: str
+    kv_layer: int                            # whose K and V it reads: its own, or an earlier one's
     input_layernorm: Any                     # (H,)
-    qkv_proj: Any                            # ((Q + KV [+ KV]) D, H)
-    qk_norm: Any                             # q_norm and k_norm
+    qkv_proj: Any                            # ((Q + KV [+ KV]) D, H), or q alone
+    qk_norm: Any                             # q_norm and k_norm, or q_norm alone
     kv_scales: Any                           # of k and of v, for an FP8 cache
     o_proj: Any                              # (H, Q D)
     post_attention_layernorm: Any            # (H,)
@@ -81,6 +99,7 @@ class _Layer:
     post_feedforward_layernorm: Any          # (H,)
     layer_scalar: float
     experts: _Experts | None
+    layer_input: _LayerInput | None
 
 
 class Decoder:
@@ -92,8 +111,19 @@ class Decoder:
         self.config = config
         self.table = loader.table(_get(weights, 'embed_tokens'))
         self.final_norm = loader.vector(_get(weights, 'norm'))
-        self._layers = [_load_layer(config, weights, layer, loader)
-                        for layer in range(config.num_hidden_layers)]
+        self._layer_inputs = None
+        if config.num_kv_shared_layers or config.hidden_size_per_layer_input:
+            if not isinstance(loader, SmallModelLoader):
+                raise ConfigError('models with shared K and V or per-layer embeddings (E2B, E4B) '
+                                  'run on the CPU alone: set engine.device to cpu')
+            if config.hidden_size_per_layer_input:
+                self._layer_inputs = (
+                    loader.rows_table(_get(weights, 'embed_tokens_per_layer')),
+                    loader.linear(_get(weights, 'per_layer_model_projection')),
+                    loader.vector(_get(weights, 'per_layer_projection_norm')))
+        self._layers: list[_Layer] = []
+        for index in range(config.num_hidden_layers):
+            self._layers.append(_load_layer(config, weights, index, loader, self._layers))
         root = np.array([config.hidden_size ** 0.5], np.float64)
         self._embed_scale = float(round_to_bf16(root)[0])
 
@@ -102,11 +132,16 @@ class Decoder:
         """Run all rows of a step up to the last norm, which act.normed holds in the end."""
         config, eps = self.config, self.config.rms_norm_eps
         ops.embed(act.residual, step.token_ids, self.table, self._embed_scale)
+        if self._layer_inputs is not None:
+            table, projection, norm = self._layer_inputs
+            ops.linear(act.layer_inputs, act.residual, projection, step.num_decode_rows)
+            cast(SmallModelOps, ops).per_layer_inputs(
+                act.layer_inputs, step.token_ids, table, norm, config.hidden_size, eps)
         ops.norms((act.normed,), act.residual, (self._layers[0].input_layernorm,), eps)
         # every layer ends with the norm that the next one begins with
         ends = [layer.input_layernorm for layer in self._layers[1:]] + [self.final_norm]
         for index, (layer, end) in enumerate(zip(self._layers, ends, strict=True)):
-            run = _LayerRun(ops, act, step, layer, config, eps)
+            run = _LayerRun(ops, act, step, layer, index, config, eps)
             run.attention(kv_cache.k_pages[index], kv_cache.v_pages[index])
             run.feedforward(end)
             if after_layer is not None:
@@ -194,6 +229,7 @@ class _LayerRun:
     act: Activations
     step: StepRows
     layer: _Layer
+    index: int
     config: ModelConfig
     eps: float
 
@@ -202,9 +238,14 @@ class _LayerRun:
         ops, act, layer = self.ops, self.act, self.layer
         kind, split = layer.kind, self.step.num_decode_rows
         place = self.step.places[kind]
-        ops.linear(act.qkv[kind], act.normed, layer.qkv_proj, split)
-        ops.append(act.q[kind], k_pages, v_pages, act.qkv[kind], layer.qk_norm, place, self.eps,
-                   layer.kv_scales)
+        if layer.kv_layer == self.index:
+            ops.linear(act.qkv[kind], act.normed, layer.qkv_proj, split)
+            ops.append(act.q[kind], k_pages, v_pages, act.qkv[kind], layer.qk_norm, place,
+                       self.eps, layer.kv_scales)
+        else:
+            queries = act.q[kind].reshape(act.normed.shape[0], -1)
+            ops.linear(queries, act.normed, layer.qkv_proj, split)
+            cast(SmallModelOps, ops).turn_queries(act.q[kind], layer.qk_norm, place, self.eps)
         ops.attend(act.attended[kind], act.q[kind], k_pages, v_pages, place, layer.kv_scales)
         attended = act.attended[kind].reshape(act.normed.shape[0], -1)
         ops.linear(act.branch, attended, layer.o_proj, split)
@@ -219,9 +260,17 @@ class _LayerRun:
     def feedforward(self, next_norm: Any) -> None:
         """residual = (residual + rms(MLP [+ experts])) * layer_scalar, and its norm."""
         ops, act, layer, split = self.ops, self.act, self.layer, self.step.num_decode_rows
-        ops.gate_up(act.inner, act.gate_up, act.normed, layer.gate_up_proj, split)
-        ops.linear(act.branch, act.inner, layer.down_proj, split)
+        inner: Any = act.inner
+        products = act.gate_up
+        if self.config.mlp_size(self.index) != self.config.intermediate_size:
+            inner, products = act.wide_inner, act.wide_gate_up
+        ops.gate_up(inner, products, act.normed, layer.gate_up_proj, split)
+        ops.linear(act.branch, inner, layer.down_proj, split)
         ends = (act.normed,), layer.post_feedforward_layernorm, (next_norm,)
+        if layer.layer_input is not None:
+            ops.add_norms(act.residual, (), act.branch, ends[1], (), self.eps, 1.0)
+            self._add_layer_input(layer.layer_input, next_norm)
+            return
         if layer.experts is None:
             ops.add_norms(act.residual, ends[0], act.branch, ends[1], ends[2], self.eps,
                           layer.layer_scalar)
@@ -238,6 +287,21 @@ class _LayerRun:
             experts.post_feedforward_layernorm_2, ends[1], ends[2], self.eps, layer.layer_scalar)
 
 
+    def _add_layer_input(self, weights: _LayerInput, next_norm: Any) -> None:
+        """residual = (residual + rms(gated layer input)) * layer_scalar, and its norm."""
+        ops, act, split = cast(SmallModelOps, self.ops), self.act, self.step.num_decode_rows
+        assert act.layer_inputs is not None
+        size = self.config.hidden_size_per_layer_input
+        columns = slice(self.index * size, (self.index + 1) * size)
+        # the gate reads the residual itself, not a norm of it
+        ops.narrow(act.normed, act.residual)
+        ops.linear(act.layer_gate, act.normed, weights.per_layer_input_gate, split)
+        ops.per_layer_gate(act.layer_gate, act.layer_inputs[:, columns])
+        ops.linear(act.branch, act.layer_gate, weights.per_layer_projection, split)
+        ops.add_norms(act.residual, (act.normed,), act.branch, weights.post_per_layer_input_norm,
+                      (next_norm,), self.eps, self.layer.layer_scalar)
+
+
 def _get(weights: Mapping[str, StoredWeight], name: str) -> StoredWeight:
     # asked for once only: a checkpoint makes stacked experts at every access
     try:
@@ -247,15 +311,28 @@ def _get(weights: Mapping[str, StoredWeight], name: str) -> StoredWeight:
 
 
 def _load_layer(config: ModelConfig, weights: Mapping[str, StoredWeight], index: int,
-                loader: Loader) -> _Layer:
+                loader: Loader, earlier: list[_Layer]) -> _Layer:
     prefix = f'layers.{index}.'
 
     def get(name: str) -> StoredWeight:
         return _get(weights, prefix + name)
 
     shape = config.geometry(index)
-    projections = ['q_proj', 'k_proj'] + (['v_proj'] if shape.has_v_proj else [])
-    q_norm, k_norm = get('self_attn.q_norm'), get('self_attn.k_norm')
+    kv_layer = config.kv_layer(index)
+    q_norm = get('self_attn.q_norm')
+    if kv_layer == index:
+        projections = ['q_proj', 'k_proj'] + (['v_proj'] if shape.has_v_proj else [])
+        k_norm = get('self_attn.k_norm')
+        qk_norm = loader.head_norms(q_norm, k_norm, shape.num_q_heads, shape.num_kv_heads)
+        kv_scales = loader.kv_scales(k_norm, shape.num_kv_heads)
+    else:
+        projections = ['q_proj']
+        qk_norm, kv_scales = loader.vector(q_norm), earlier[kv_layer].kv_scales
+    layer_input = None
+    if config.hidden_size_per_layer_input:
+        layer_input = _LayerInput(
+            loader.linear(get('per_layer_input_gate')), loader.linear(get('per_layer_projection')),
+            loader.vector(get('post_per_layer_input_norm')))
     experts = None
     if config.enable_moe_block:
         experts = _Experts(
@@ -269,14 +346,16 @@ def _load_layer(config: ModelConfig, weights: Mapping[str, StoredWeight], index:
     scalar = values(get('layer_scalar'), np.float64).reshape(-1)[0]
     return _Layer(
         kind=shape.layer_type,
+        kv_layer=kv_layer,
         qkv_proj=loader.linear(*(get(f'self_attn.{name}') for name in projections)),
-        qk_norm=loader.head_norms(q_norm, k_norm, shape.num_q_heads, shape.num_kv_heads),
-        kv_scales=loader.kv_scales(k_norm, shape.num_kv_heads),
+        qk_norm=qk_norm,
+        kv_scales=kv_scales,
         o_proj=loader.linear(get('self_attn.o_proj')),
         gate_up_proj=loader.gate_up(get('mlp.gate_proj'), get('mlp.up_proj')),
         down_proj=loader.linear(get('mlp.down_proj')),
         layer_scalar=float(scalar),
         experts=experts,
+        layer_input=layer_input,
         **{name: loader.vector(get(name)) for name in (
             'input_layernorm', 'post_attention_layernorm', 'pre_feedforward_layernorm',
             'post_feedforward_layernorm')})

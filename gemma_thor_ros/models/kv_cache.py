@@ -20,13 +20,14 @@ Array = npt.NDArray[Any]
 
 
 def bytes_per_page(config: ModelConfig, page_size: int, element_bytes: int) -> tuple[int, int]:
-    """Bytes of one sliding page and of one full page, K and V of all layers of that type.
+    """Bytes of one sliding page and of one full page, K and V of all layers that write such.
 
     `element_bytes` is the size of one stored number: 4 for float32, on a CUDA device 2 or 1.
     """
     sizes = []
     for geometry in (config.sliding, config.full):
-        num_layers = len(config.layers_of(geometry.layer_type))
+        num_layers = sum(layer < config.first_shared_layer
+                         for layer in config.layers_of(geometry.layer_type))
         row = geometry.num_kv_heads * geometry.head_dim
         sizes.append(2 * num_layers * page_size * row * element_bytes)
     return sizes[0], sizes[1]
@@ -34,6 +35,8 @@ def bytes_per_page(config: ModelConfig, page_size: int, element_bytes: int) -> t
 
 class KVCache:
     """K and V pages of all layers: `k_pages[layer]` and `v_pages[layer]`, each (P, S, KV, D).
+
+    Layers that share K and V have the very arrays of the layer that writes them.
 
     P is `num_sliding_pages` in sliding layers and `num_full_pages` in full ones. The values are
     already rounded to the cache type when they arrive; `dtype` is what they are stored in: on a
@@ -50,6 +53,11 @@ class KVCache:
         self.k_pages: list[Array] = []
         self.v_pages: list[Array] = []
         for layer in range(config.num_hidden_layers):
+            source = config.kv_layer(layer)
+            if source != layer:
+                self.k_pages.append(self.k_pages[source])
+                self.v_pages.append(self.v_pages[source])
+                continue
             geometry = config.geometry(layer)
             shape = (self.num_pages[geometry.layer_type], page_size,
                      geometry.num_kv_heads, geometry.head_dim)
@@ -59,4 +67,5 @@ class KVCache:
     @property
     def num_bytes(self) -> int:
         """Bytes of all pages."""
-        return sum(pages.nbytes for pages in (*self.k_pages, *self.v_pages))
+        own = slice(self.config.first_shared_layer)
+        return sum(pages.nbytes for pages in (*self.k_pages[own], *self.v_pages[own]))

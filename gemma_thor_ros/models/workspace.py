@@ -35,6 +35,10 @@ class Activations:
     attended: dict[str, Array]   # layer type -> (T, Q, D)
     gate_up: Array | None        # (T, 2I) where the products are written
     inner: Array                 # (T, I)
+    wide_gate_up: Array | None   # the same of layers with the double-wide MLP
+    wide_inner: Array | None
+    layer_inputs: Array | None   # (T, L P) per-layer embeddings of the rows
+    layer_gate: Array | None     # (T, P)
     expert_ids: Array | None     # (T, K)
     expert_weights: Array | None         # (T, K)
     expert_inner: Array | None   # (T, K, I) where the experts' results are kept apart
@@ -66,6 +70,7 @@ def device_activations(config: ModelConfig, num_rows: int,
         attended={kind: zeros(shape, np.uint16) for kind, shape in heads.items()},
         gate_up=bf16(2 * config.intermediate_size) if dense_products else None,
         inner=bf16(config.intermediate_size),
+        wide_gate_up=None, wide_inner=None, layer_inputs=None, layer_gate=None,
         expert_ids=zeros((num_rows, chosen), np.int32) if experts else None,
         expert_weights=zeros((num_rows, chosen), np.float32) if experts else None,
         expert_inner=bf16(chosen, config.moe_intermediate_size) if experts else None,
@@ -107,9 +112,24 @@ class Workspace:
             attended={kind: np.zeros(shape, dtype) for kind, shape in heads.items()},
             gate_up=np.zeros((num_rows, 2 * config.intermediate_size), dtype),
             inner=np.zeros((num_rows, config.intermediate_size), dtype),
+            **self._small_parts(num_rows),
             expert_ids=np.zeros((num_rows, config.top_k_experts), np.int64),
             expert_weights=np.zeros((num_rows, config.top_k_experts), dtype),
             expert_inner=None, expert_out=np.zeros(hidden, dtype))
+
+
+    def _small_parts(self, num_rows: int) -> dict[str, Array | None]:
+        """What only E2B and E4B have."""
+        config = self._config
+        wide = config.mlp_size(config.num_hidden_layers - 1)
+        inputs = config.hidden_size_per_layer_input
+        sizes = {'wide_gate_up': 2 * wide, 'wide_inner': wide} if (
+            wide != config.intermediate_size) else {}
+        if inputs:
+            sizes.update(layer_inputs=config.num_hidden_layers * inputs, layer_gate=inputs)
+        names = ('wide_gate_up', 'wide_inner', 'layer_inputs', 'layer_gate')
+        return {name: np.zeros((num_rows, sizes[name]), self._dtype) if name in sizes else None
+                for name in names}
 
 
 def first_rows(whole: Activations, num_rows: int) -> Activations:

@@ -23,7 +23,12 @@ _ROOT = math.sqrt(2 / math.pi)
 def geglu_ref(out: Array, gate_up: Array, rounding: Rounding = 'none') -> None:
     """Write out (T, I) from gate_up (T, 2I), gate first; 'device' rounds the result to bf16."""
     size = out.shape[-1]
-    gate, up = gate_up[..., :size], gate_up[..., size:]
+    gelu_times(out, gate_up[..., :size], gate_up[..., size:])
+    stored(out, rounding)
+
+
+def gelu_times(out: Array, gate: Array, up: Array) -> None:
+    """Write out = gelu_tanh(gate) * up, all of one shape, out apart from the others."""
     number = out.dtype.type
     np.multiply(gate, gate, out=out)
     out *= number(0.044715 * _ROOT)
@@ -34,7 +39,6 @@ def geglu_ref(out: Array, gate_up: Array, rounding: Rounding = 'none') -> None:
     out *= gate
     out *= number(0.5)
     out *= up
-    stored(out, rounding)
 
 
 def geglu(out: Any, gate_up: Any, stream: Any) -> None:

@@ -98,6 +98,18 @@ def norm_rope_ref(heads: Array, weight: Array, cos: Array, sin: Array, eps: floa
     return out
 
 
+def queries_ref(q: Array, weight: Array, cos: Array, sin: Array, eps: float, *,
+                scratch: Scratch, rounding: Rounding = 'none') -> None:
+    """q = rope(rms(q; weight)) in place, in a layer that reads another layer's K and V.
+
+    q (T, Q, D) raw projections, weight (D,). 'device' rounds the result to bf16.
+    """
+    q *= inverse_rms(q, eps)[..., None]
+    q *= weight
+    _rotate(q, cos, sin, scratch)
+    stored(q, rounding)
+
+
 def fp8_scales(k_norm: Array, num_kv_heads: int) -> tuple[Array, Array]:
     """(KV,) scales of k and of v for an FP8 cache, from the weights alone; k_norm (D,).
 

@@ -23,7 +23,7 @@ from gemma_thor_ros.ops.attention import attention_ref, plan_attention
 from gemma_thor_ros.ops.embed import embed_ref
 from gemma_thor_ros.ops.geglu import geglu_ref
 from gemma_thor_ros.ops.head import head_ref
-from gemma_thor_ros.ops.kv_append import fp8_scales, kv_append_ref, rope_table
+from gemma_thor_ros.ops.kv_append import fp8_scales, kv_append_ref, queries_ref, rope_table
 from gemma_thor_ros.ops.linear import (
     CPU_TILES,
     LinearWeight,
@@ -35,6 +35,11 @@ from gemma_thor_ros.ops.linear import (
 )
 from gemma_thor_ros.ops.moe import ExpertWeights, moe_ref
 from gemma_thor_ros.ops.moe_route import moe_route_ref
+from gemma_thor_ros.ops.per_layer import (
+    narrowed_ref,
+    per_layer_gate_ref,
+    per_layer_inputs_ref,
+)
 from gemma_thor_ros.ops.rms_norm import rms_norm_add_ref, rms_norm_ref, rms_norm_sum_ref
 from gemma_thor_ros.ops.rounding import KvDtype, Rounding
 from gemma_thor_ros.ops.scratch import Scratch
@@ -108,6 +113,16 @@ class LayerOps(Protocol):
                       weights: Arrays, eps: float, scale: float) -> None: ...
 
 
+class SmallModelOps(LayerOps, Protocol):
+    """What E2B and E4B need besides: layers without K and V, and per-layer embeddings."""
+
+    def turn_queries(self, q: Any, q_norm: Any, place: Any, eps: float) -> None: ...
+    def per_layer_inputs(self, out: Any, token_ids: Any, table: Any, norm_weight: Any,
+                         hidden_size: int, eps: float) -> None: ...
+    def narrow(self, out: Any, x: Any) -> None: ...
+    def per_layer_gate(self, gate: Any, inputs: Any) -> None: ...
+
+
 class CpuPlace(NamedTuple):
     """StepRows.places of the CPU."""
 
@@ -132,6 +147,7 @@ class OpTable:
     rms_norm_sum: Op
     rope_table: Op
     kv_append: Op
+    queries: Op
     plan_attention: Op
     attention: Op
     linear: Op
@@ -139,6 +155,9 @@ class OpTable:
     moe_route: Op
     moe: Op
     head: Op
+    per_layer_inputs: Op
+    narrow: Op
+    per_layer_gate: Op
     scope: Callable[[int], Any]  # context manager around one forward; its number of prompt rows
 
     def place(self, positions: Any, where: Any, spans: Any, geometry: Geometry,
@@ -160,6 +179,10 @@ class OpTable:
         """Norm and turn the heads of qkv; K and V go to their pages."""
         self.kv_append(q, k_pages, v_pages, qkv, head_norms, *place.rope, place.where, eps,
                        kv_scales)
+
+    def turn_queries(self, q: Any, q_norm: Any, place: CpuPlace, eps: float) -> None:
+        """Norm and turn raw queries q (T, Q, D) in place, in a layer without K and V."""
+        self.queries(q, q_norm, *place.rope, eps)
 
     def attend(self, out: Any, q: Any, k_pages: Any, v_pages: Any, place: CpuPlace,
                kv_scales: Any) -> None:
@@ -248,6 +271,10 @@ class WeightLoader:
         """The tied embedding table."""
         return TableWeight(weight, self.dtype, self._admit(weight.shape[0] * weight.shape[1]))
 
+    def rows_table(self, weight: StoredWeight) -> TableWeight:
+        """A table whose rows are looked up and nothing else: stays as it is stored."""
+        return TableWeight(weight, self.dtype, resident=False)
+
     def experts(self, gate: StoredWeight, up: StoredWeight, down: StoredWeight) -> ExpertWeights:
         """All experts of one layer."""
         size = 3 * gate.shape[0] * gate.shape[1] * gate.shape[2]
@@ -292,5 +319,9 @@ def cpu_op_table(dtype: npt.DTypeLike, rounding: Rounding, *, decode_threads: in
         moe_route=partial(moe_route_ref, tiles=tiles, scratch=scratch, rounding=rounding),
         moe=partial(moe_ref, scratch=scratch, rounding=rounding),
         head=partial(head_ref, tiles=tiles),
+        queries=partial(queries_ref, scratch=scratch, rounding=rounding),
+        per_layer_inputs=partial(per_layer_inputs_ref, rounding=rounding),
+        narrow=partial(narrowed_ref, rounding=rounding),
+        per_layer_gate=partial(per_layer_gate_ref, rounding=rounding),
         scope=_Threads(decode_threads, prefill_threads),
     )

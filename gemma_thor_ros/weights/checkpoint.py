@@ -29,6 +29,7 @@ from gemma_thor_ros.weights.names import (
     SURPLUS_SUFFIXES,
     Part,
     find_text_prefix,
+    module_of,
     parameter,
     part_of,
 )
@@ -103,6 +104,7 @@ class TextWeights(Mapping[str, Weight]):
     def __init__(self, checkpoint: Checkpoint, shapes: TextShapes) -> None:
         self._checkpoint = checkpoint
         self._shapes = shapes.all()
+        self._surplus = {f'{checkpoint.text_prefix}{name}' for name in shapes.surplus()}
         self.num_layers = shapes.num_layers
         self._expert_folder = self._find_expert_folder()
         self._used: set[str] = set()
@@ -231,7 +233,8 @@ class TextWeights(Mapping[str, Weight]):
     def _refuse_left_over(self) -> None:
         """A text tensor that nothing uses changes the model's function: refuse, don't ignore."""
         left = [name for name in self._checkpoint.parts()[Part.TEXT] if name not in self._used
-                and name.rpartition('.')[2] not in SURPLUS_SUFFIXES]
+                and name.rpartition('.')[2] not in SURPLUS_SUFFIXES
+                and module_of(name) not in self._surplus]
         if left:
             raise ConfigError(f'{self._checkpoint.folder}: {len(left)} text tensors that '
                               f'config.json has no place for: {", ".join(left[:3])}'

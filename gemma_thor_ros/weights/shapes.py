@@ -15,6 +15,10 @@ from gemma_thor_ros.schema import ConfigError
 
 Shape = tuple[int, ...]
 
+# What a layer that reads another layer's K and V has no use for.
+KV_OF_SHARED_LAYERS = ('self_attn.k_proj', 'self_attn.v_proj', 'self_attn.k_norm',
+                       'self_attn.v_norm')
+
 _LIMIT = 1 << 31                         # no axis of any real tensor comes near
 
 
@@ -34,6 +38,10 @@ class TextShapes:
     num_experts: int                     # 0: no MoE block
     moe_intermediate_size: int
     full_layers: tuple[bool, ...]        # one entry a layer
+    hidden_size_per_layer_input: int     # 0: no per-layer embeddings, like the next
+    vocab_size_per_layer_input: int
+    num_kv_shared_layers: int            # the last ones have no K and V of their own
+    use_double_wide_mlp: bool            # and an MLP twice as wide
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> TextShapes:
@@ -50,6 +58,10 @@ class TextShapes:
         override = _full_layer_override(text)
         shares = text.get('attention_k_eq_v') is True
         num_global = axis(text, 'num_global_key_value_heads', num_key_value_heads)
+        unified = str(text.get('model_type', config.get('model_type'))).startswith(
+            'gemma4_unified')
+        # gemma4 means 256 where the field is absent
+        inputs = count(text, 'hidden_size_per_layer_input', 0 if unified else 256)
         return cls(
             vocab_size=axis(text, 'vocab_size'),
             hidden_size=axis(text, 'hidden_size'),
@@ -64,17 +76,33 @@ class TextShapes:
             attention_k_eq_v=shares,
             num_experts=axis(text, 'num_experts') if is_moe else 0,
             moe_intermediate_size=axis(text, 'moe_intermediate_size') if is_moe else 0,
-            full_layers=full_layers)
+            full_layers=full_layers,
+            hidden_size_per_layer_input=inputs,
+            vocab_size_per_layer_input=axis(text, 'vocab_size_per_layer_input', 262_144)
+            if inputs else 0,
+            num_kv_shared_layers=count(text, 'num_kv_shared_layers', 0),
+            use_double_wide_mlp=text.get('use_double_wide_mlp') is True)
 
     @property
     def num_layers(self) -> int:
         """Number of decoder layers."""
         return len(self.full_layers)
 
+    def has_kv(self, index: int) -> bool:
+        """Tell whether a layer has K and V of its own."""
+        return index < self.num_layers - self.num_kv_shared_layers
+
+    def surplus(self) -> set[str]:
+        """Canonical names that some files hold and nothing uses: K and V of sharing layers."""
+        return {f'layers.{index}.{name}' for index in range(self.num_layers)
+                if not self.has_kv(index) for name in KV_OF_SHARED_LAYERS}
+
     def layer(self, index: int) -> dict[str, Shape]:
         """Canonical name without 'layers.N.' -> shape, for one layer. Linears are (out, in)."""
-        full = self.full_layers[index]
+        full, owner = self.full_layers[index], self.has_kv(index)
         hidden, intermediate = self.hidden_size, self.intermediate_size
+        if self.use_double_wide_mlp and not owner:
+            intermediate *= 2
         head_dim = self.global_head_dim if full else self.head_dim
         shares = full and self.attention_k_eq_v      # V comes from the K projection
         kv_heads = self.num_global_key_value_heads if full else self.num_key_value_heads
@@ -96,6 +124,15 @@ class TextShapes:
         }
         if shares:
             del shapes['self_attn.v_proj']
+        if not owner:
+            for name in KV_OF_SHARED_LAYERS:
+                shapes.pop(name, None)
+        if self.hidden_size_per_layer_input:
+            shapes.update({
+                'per_layer_input_gate': (self.hidden_size_per_layer_input, hidden),
+                'per_layer_projection': (hidden, self.hidden_size_per_layer_input),
+                'post_per_layer_input_norm': (hidden,),
+            })
         if self.num_experts:
             experts, inner = self.num_experts, self.moe_intermediate_size
             shapes.update({
@@ -114,6 +151,11 @@ class TextShapes:
     def all(self) -> dict[str, Shape]:
         """Canonical name -> shape of every text weight, in the model's order."""
         shapes: dict[str, Shape] = {'embed_tokens': (self.vocab_size, self.hidden_size)}
+        if self.hidden_size_per_layer_input:
+            columns = self.num_layers * self.hidden_size_per_layer_input
+            shapes['embed_tokens_per_layer'] = (self.vocab_size_per_layer_input, columns)
+            shapes['per_layer_model_projection'] = (columns, self.hidden_size)
+            shapes['per_layer_projection_norm'] = (self.hidden_size_per_layer_input,)
         for index in range(self.num_layers):
             shapes.update({f'layers.{index}.{name}': shape
                            for name, shape in self.layer(index).items()})
@@ -129,6 +171,14 @@ def axis(text: Mapping[str, Any], name: str, default: int | None = None) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < _LIMIT:
         raise ConfigError(f'config.json: {name} must be a positive integer, found {value!r}')
     return value
+
+
+def count(text: Mapping[str, Any], name: str, default: int) -> int:
+    """A number in a config.json that may be 0; ConfigError names the field."""
+    value = text.get(name, default)
+    if value is None or (value == 0 and not isinstance(value, bool)):
+        return 0
+    return axis({name: value}, name)
 
 
 def _full_layer_override(text: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -53,17 +53,26 @@ def tensor(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
 
 def shapes(config: Any) -> dict[str, tuple[int, ...]]:
     """Canonical name -> shape of every weight of a ModelConfig."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden = config.hidden_size
     found: dict[str, tuple[int, ...]] = {
         'embed_tokens': (config.vocab_size, hidden), 'norm': (hidden,)}
+    inputs = config.hidden_size_per_layer_input
+    if inputs:
+        columns = config.num_hidden_layers * inputs
+        found['embed_tokens_per_layer'] = (config.vocab_size_per_layer_input, columns)
+        found['per_layer_model_projection'] = (columns, hidden)
+        found['per_layer_projection_norm'] = (inputs,)
     for index in range(config.num_hidden_layers):
         at = f'layers.{index}.'
         g = config.geometry(index)
+        inner = config.mlp_size(index)
         found[at + 'self_attn.q_proj'] = (g.num_q_heads * g.head_dim, hidden)
-        for name in ('k_proj', 'v_proj') if g.has_v_proj else ('k_proj',):
-            found[at + f'self_attn.{name}'] = (g.num_kv_heads * g.head_dim, hidden)
         found[at + 'self_attn.o_proj'] = (hidden, g.num_q_heads * g.head_dim)
-        found[at + 'self_attn.q_norm'] = found[at + 'self_attn.k_norm'] = (g.head_dim,)
+        found[at + 'self_attn.q_norm'] = (g.head_dim,)
+        if config.kv_layer(index) == index:
+            for name in ('k_proj', 'v_proj') if g.has_v_proj else ('k_proj',):
+                found[at + f'self_attn.{name}'] = (g.num_kv_heads * g.head_dim, hidden)
+            found[at + 'self_attn.k_norm'] = (g.head_dim,)
         found[at + 'mlp.gate_proj'] = found[at + 'mlp.up_proj'] = (inner, hidden)
         found[at + 'mlp.down_proj'] = (hidden, inner)
         norms = ['input_layernorm', 'post_attention_layernorm', 'pre_feedforward_layernorm',
@@ -78,6 +87,10 @@ def shapes(config: Any) -> dict[str, tuple[int, ...]]:
             found[at + 'router.per_expert_scale'] = (experts,)
             norms += ['post_feedforward_layernorm_1', 'post_feedforward_layernorm_2',
                       'pre_feedforward_layernorm_2']
+        if inputs:
+            found[at + 'per_layer_input_gate'] = (inputs, hidden)
+            found[at + 'per_layer_projection'] = (hidden, inputs)
+            norms.append('post_per_layer_input_norm')
         for name in norms:
             found[at + name] = (hidden,)
         found[at + 'layer_scalar'] = (1,)

@@ -32,6 +32,14 @@ TINY_MOE: dict[str, Any] = {
 TINY_DENSE: dict[str, Any] = {
     **TINY_MOE, 'enable_moe_block': False, 'attention_k_eq_v': False, 'num_key_value_heads': 4,
 }
+# E2B's form: more than half of the layers without K and V, with MLPs twice as wide
+TINY_INPUTS: dict[str, Any] = {
+    **TINY_DENSE, 'num_hidden_layers': 5, 'num_key_value_heads': 1,
+    'layer_types': ['sliding_attention', 'full_attention', 'sliding_attention',
+                    'sliding_attention', 'full_attention'],
+    'num_kv_shared_layers': 3, 'use_double_wide_mlp': True, 'hidden_size_per_layer_input': 8,
+    'vocab_size_per_layer_input': 96,
+}
 
 
 def random_weights(config: ModelConfig) -> dict[str, DenseWeight]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from forward import TINY_MOE
+from forward import TINY_INPUTS, TINY_MOE
 
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.kv_cache import KVCache, bytes_per_page
@@ -49,10 +49,15 @@ D12B = outer({
     'hidden_size': 3840, 'num_hidden_layers': 48, 'intermediate_size': 15360,
     'num_attention_heads': 16, 'num_key_value_heads': 8, 'num_global_key_value_heads': 1},
     'gemma4_unified')
-E4B = outer({
-    'hidden_size': 2560, 'num_hidden_layers': 42, 'intermediate_size': 10240,
-    'num_attention_heads': 8, 'num_key_value_heads': 2, 'attention_k_eq_v': False,
-    'num_kv_shared_layers': 18, 'hidden_size_per_layer_input': 256})
+SMALL = {'num_attention_heads': 8, 'attention_k_eq_v': False, 'sliding_window': 512,
+         'max_position_embeddings': 131072, 'hidden_size_per_layer_input': 256,
+         'vocab_size_per_layer_input': 262144, 'use_bidirectional_attention': None}
+E4B = outer({**SMALL, 'hidden_size': 2560, 'num_hidden_layers': 42, 'intermediate_size': 10240,
+             'num_key_value_heads': 2, 'num_kv_shared_layers': 18})
+E2B = outer({**SMALL, 'hidden_size': 1536, 'num_hidden_layers': 35, 'intermediate_size': 6144,
+             'num_key_value_heads': 1, 'num_kv_shared_layers': 20, 'use_double_wide_mlp': True,
+             'layer_types': [('sliding_attention', 'full_attention')[i % 5 == 4]
+                             for i in range(35)]})
 GENERATION = {'eos_token_id': [1, 106, 50], 'temperature': 1.0}
 
 
@@ -71,6 +76,35 @@ def test_real_models(raw: dict[str, Any], full_layers: tuple[int, ...], qkv: tup
     assert config.stop_ids == config.eos_token_ids == (1, 50, 106)
     assert dict(config.media_token_ids)['image_token_id'] == 258880
     assert config.num_parameters == pytest.approx(parameters, rel=0.01)
+
+
+@pytest.mark.parametrize(('raw', 'first', 'sources', 'qkv', 'mlp', 'parameters'), [
+    (E4B, 24, (22, 23), (3072, 6144), 10240, 7.5e9),
+    (E2B, 15, (13, 14), (2560, 5120), 12288, 4.65e9),
+])
+def test_small_models(raw: dict[str, Any], first: int, sources: tuple[int, int],
+                      qkv: tuple[int, int], mlp: int, parameters: float) -> None:
+    config = ModelConfig.from_dict(raw, GENERATION)
+    assert config.prompt_variant == 'small'
+    assert (config.sliding.qkv_rows, config.full.qkv_rows) == qkv
+    assert config.first_shared_layer == first
+    for layer in range(config.num_hidden_layers):
+        shared = sources[config.layer_types[layer] == 'full_attention']
+        assert config.kv_layer(layer) == (layer if layer < first else shared)
+    assert (config.mlp_size(first - 1), config.mlp_size(first)) == (
+        config.intermediate_size, mlp)
+    assert config.num_parameters == pytest.approx(parameters, rel=0.01)
+
+
+def test_shared_layers_have_no_pages_of_their_own() -> None:
+    config = ModelConfig.from_dict(TINY_INPUTS)
+    assert (config.first_shared_layer, config.kv_layer(4)) == (2, 1)
+    cache = KVCache(config, 5, 3, 16, 'float32')
+    assert cache.k_pages[2] is cache.k_pages[3] is cache.k_pages[0]
+    assert cache.v_pages[4] is cache.v_pages[1]
+    sliding, full = bytes_per_page(config, 16, 4)
+    assert (sliding, full) == (2 * 16 * 16 * 4, 2 * 16 * 32 * 4)
+    assert cache.num_bytes == 5 * sliding + 3 * full
 
 
 def test_12b_holds_back_media_ends() -> None:
@@ -145,7 +179,12 @@ def test_without_k_eq_v_full_layers_have_v_and_all_kv_heads() -> None:
     ({'attention_bias': True}, ('attention_bias',)),
     ({'tie_word_embeddings': False}, ('tie_word_embeddings',)),
     ({'use_bidirectional_attention': 'all'}, ("'all'",)),
-    ({'num_kv_shared_layers': 2}, ('num_kv_shared_layers is 2', 'E4B')),
+    ({'num_kv_shared_layers': 4}, ('num_kv_shared_layers is 4 of 4', 'none is left')),
+    ({'num_kv_shared_layers': 3}, ('layer 1 is full_attention', 'no layer before 1')),
+    ({'num_kv_shared_layers': -1}, ('num_kv_shared_layers is -1', 'at least 0')),
+    ({'use_double_wide_mlp': 2}, ('use_double_wide_mlp is 2',)),
+    ({'enable_moe_block': False, 'hidden_size_per_layer_input': 8,
+      'vocab_size_per_layer_input': 95}, ('vocab_size_per_layer_input is 95', '96')),
     ({'hidden_size_per_layer_input': 256}, ('256', 'E2B')),
     ({'hidden_size_per_layer_input': ...}, ('256', 'E2B')),
     ({'eos_token_id': [1, 96]}, ('eos_token_id holds 96', 'vocab_size is 96')),
@@ -169,7 +208,8 @@ def test_refusals_name_the_field_and_both_values(change: dict[str, Any],
 
 
 @pytest.mark.parametrize(('raw', 'words'), [
-    (E4B, 'per-layer embeddings'),
+    ({**D12B, 'text_config': {**D12B['text_config'], 'hidden_size_per_layer_input': 256}},
+     'gemma4_unified has no per-layer embeddings'),
     ({'model_type': 'gemma4', 'audio_config': {}}, 'no text decoder'),
     ({'model_type': 'gemma4', 'text_config': None}, 'no text decoder'),
     ({**A26B, 'text_config': {**A26B['text_config'], 'model_type': 'gemma3_text'}}, 'gemma3_text'),

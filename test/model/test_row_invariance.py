@@ -17,6 +17,7 @@ import pytest
 from counter_weights import counter_bytes
 from forward import (
     TINY_DENSE,
+    TINY_INPUTS,
     TINY_MOE,
     Array,
     Role,
@@ -40,7 +41,7 @@ from gemma_thor_ros.ops.rounding import round_to_bf16
 from gemma_thor_ros.ops.scratch import Scratch
 from gemma_thor_ros.ops.table import cpu_op_table
 
-CONFIGS = {'moe': TINY_MOE, 'dense': TINY_DENSE}
+CONFIGS = {'moe': TINY_MOE, 'dense': TINY_DENSE, 'inputs': TINY_INPUTS}
 MODES = [(np.float32, 'none'), (np.float32, 'device'), (np.float64, 'none')]
 PROMPT = (counter_bytes('prompt', 300) % 96).tolist()
 ANSWER = (counter_bytes('answer', 6) % 96).tolist()
