@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from engine_books import check_books
-from engine_gates import Answer, HashModel, poison, read
+from engine_gates import Answer, HashModel, poison_all, read
 
 from gemma_thor_ros.engine import Engine, Outbox
 from gemma_thor_ros.engine.sequence import Sequence
@@ -44,7 +44,7 @@ class Conversations:
 
     def __init__(self, model: Any, reference: Callable[[Request], Answer], *, max_sequences: int,
                  chunk: int, page_size: int, spare: int, windows: int, interval: int,
-                 max_rows: int) -> None:
+                 max_rows: int, drafter: Any = None, num_drafts: int | None = None) -> None:
         self.reference = reference
         self.vocab_size = model.vocab_size
         self.fault = False
@@ -53,8 +53,9 @@ class Conversations:
             Faulty(model, self), page_size=page_size, num_sliding_pages=num_pages,
             num_full_pages=num_pages, max_sequences=max_sequences, max_waiting=100,
             prefill_chunk=chunk, context_length=4096, stop_ids=(STOP_ID,), max_rows=max_rows,
-            max_checkpoint_pages=windows, checkpoint_interval=interval,
-            on_pages_freed=lambda kind, pages: poison(self.engine.kv_cache, kind, pages))
+            max_checkpoint_pages=windows, checkpoint_interval=interval, drafter=drafter,
+            num_drafts=num_drafts,
+            on_pages_freed=lambda kind, pages: poison_all(self.engine, kind, pages))
         self.engine.start(threaded=False)
         self.talks = [Talk() for _ in range(CONVERSATIONS)]
         self.count = 0
@@ -73,6 +74,7 @@ class Conversations:
             temperature=temperature, top_k=0, top_p=0.95, max_tokens=max_tokens, seed=who,
             logprobs=0, repetition_penalty=penalty)
         talk.request = Request(f'r{self.count}', prompt, sampling, priority, checkpoints=(19,))
+        self.reference(talk.request)                     # known from now on, to a drafter too
         talk.outbox = self.engine.submit(talk.request)
         talk.disturbed = False
 
@@ -155,6 +157,8 @@ class Conversations:
             if not self.one_step():
                 break
         assert all(talk.request is None for talk in self.talks), 'requests without an end'
+        failure = self.engine.stats().draft_failure
+        assert failure == '', failure
         self.engine.stop()
         self.engine._cache.clear()
         check_books(self.engine._pages, self.engine._cache, [])

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gemma_thor_ros.engine import page_pool, prefix_cache, scheduler
+from gemma_thor_ros.models.scripted_drafter import ScriptedDrafter
 from gemma_thor_ros.schema import Priority, Request
 
 ANSWERS: dict[tuple[Any, ...], Answer] = {}
@@ -55,8 +56,21 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def start(name: str, **options: Any) -> Conversations:
+def start(name: str, *, right: float | None = None, **options: Any) -> Conversations:
+    """right: how often a drafter that knows the undisturbed answers is right; None: no drafts."""
+    if right is not None:
+        options['drafter'] = ScriptedDrafter(known_answer, 96, right=right, window=WINDOW)
     return Conversations(model(name), lambda request: reference(name, request), **options)
+
+
+def known_answer(history: np.ndarray, generated: np.ndarray) -> Sequence[int]:
+    """What comes next in an answer whose beginning the history holds, if any is known."""
+    num_prompt = history.size - int(generated.sum())
+    prompt, begun = tuple(history[:num_prompt].tolist()), history[num_prompt:].tolist()
+    for (_, prompt_ids, _), answer in ANSWERS.items():
+        if prompt_ids == prompt and list(answer.token_ids[:len(begun)]) == begun:
+            return answer.token_ids[len(begun):]
+    return ()
 
 
 class Machine(RuleBasedStateMachine):
@@ -65,7 +79,9 @@ class Machine(RuleBasedStateMachine):
     @initialize(max_sequences=st.integers(1, 4), chunk=st.sampled_from([3, 8, 17, 64]),
                 page_size=st.sampled_from([4, 8]), spare=st.integers(0, 24),
                 windows=st.sampled_from([0, 6, 20, 100]), interval=st.integers(1, 6),
-                max_rows=st.sampled_from([1, 4, 16]))
+                max_rows=st.sampled_from([1, 4, 16]),
+                right=st.sampled_from([None, 0.3, 0.9]),
+                num_drafts=st.sampled_from([None, 1, 5]))
     def begin(self, **options: Any) -> None:
         self.talks = start(self.name, **options)
 
@@ -100,7 +116,7 @@ TestShortGemmaRuns = GemmaMachine.TestCase
 TestShortGemmaRuns.settings = settings(max_examples=5, stateful_step_count=20, deadline=None)
 
 
-def long_run(name: str, seed: int, num_actions: int) -> Any:
+def long_run(name: str, seed: int, num_actions: int, right: float | None = None) -> Any:
     """Random actions, mostly steps; gives the engine's figures."""
     rng = np.random.default_rng(seed)
 
@@ -109,7 +125,7 @@ def long_run(name: str, seed: int, num_actions: int) -> Any:
 
     talks = start(name, max_sequences=pick(1, 2, 3), chunk=pick(3, 8, 17), page_size=pick(4, 8),
                   spare=pick(0, 4, 12), windows=pick(6, 20, 100), interval=pick(1, 3, 6),
-                  max_rows=pick(4, 16))
+                  max_rows=pick(4, 16), right=right, num_drafts=pick(None, 3, 7))
     for _ in range(num_actions):
         if rng.random() < 0.5:
             talks.say(int(rng.integers(CONVERSATIONS)), int(rng.integers(1, 13)),
@@ -123,11 +139,17 @@ def long_run(name: str, seed: int, num_actions: int) -> Any:
     return talks.engine.stats()
 
 
-@pytest.mark.parametrize('name, seeds, num_actions', [
-    ('hash', range(6), 400), ('dense', (1, 2), 150), ('moe', (1,), 150)])
-def test_long_runs(name: str, seeds: Sequence[int], num_actions: int) -> None:
-    """All of it has to happen, and often."""
-    all_stats = [long_run(name, seed, num_actions) for seed in seeds]
+@pytest.mark.parametrize('name, seeds, num_actions, right', [
+    ('hash', range(3), 400, None), ('hash', range(3, 6), 400, 0.8), ('dense', (1, 2), 150, 0.8),
+    ('moe', (1,), 150, None)])
+def test_long_runs(name: str, seeds: Sequence[int], num_actions: int, right: float | None,
+                   grid: bool) -> None:
+    """All of it has to happen, and often; without drafts and with them."""
+    if grid:
+        seeds, num_actions = range(40), 600
+    all_stats = [long_run(name, seed, num_actions, right) for seed in seeds]
+    if right is not None:
+        assert sum(stats.accepted_tokens for stats in all_stats) > 30 * len(seeds)
     figures = {field: sum(getattr(stats, field) for stats in all_stats) for field in (
         'requests_finished', 'preemptions', 'drops', 'cached_prompt_tokens',
         'checkpoints_evicted', 'requests_cancelled', 'requests_failed')}
@@ -141,7 +163,7 @@ class TestPlantedErrors:
     def fails(self) -> bool:
         for seed in range(3):
             try:
-                long_run('hash', seed, 300)
+                long_run('hash', seed, 300, None if seed else 0.8)
             except AssertionError:
                 return True
         return False
