@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,12 +26,13 @@ from gemma_thor_ros.chat import Chat, ModelInfo
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.page_pool import plan_pages, window_pages
-from gemma_thor_ros.load_drafter import FoundDrafter, find_drafter
+from gemma_thor_ros.load_device import choose_device, load_cuda, warm_keys
+from gemma_thor_ros.load_drafter import DrafterChoice, FoundDrafter, find_drafter
+from gemma_thor_ros.load_memory import Pages, choose_kv_dtype, kv_bytes, plan_memory
 from gemma_thor_ros.models.config import ModelConfig
+from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.models.gemma4 import Gemma4
-from gemma_thor_ros.models.kv_cache import bytes_per_page
 from gemma_thor_ros.models.scripted import ScriptedModel
-from gemma_thor_ros.ops.rounding import KvDtype
 from gemma_thor_ros.schema import ConfigError, ErrorCode, Request, RequestError, SamplingParams
 from gemma_thor_ros.text.identity import template_hash
 from gemma_thor_ros.text.segments import encode_segments, split_markers
@@ -147,6 +149,9 @@ class Runtime:
             model, engine_limits = plan.build(self._report)
             self._report(0.95, 'starting the engine')
             engine = Engine(model, **engine_limits)
+            if isinstance(model, CudaGemma4):
+                self._report(0.96, 'making graphs')
+                model.warm_up(warm_keys(engine_limits['max_sequences']))
             engine.calibrate()
             engine.start()
             self._engine = engine
@@ -201,14 +206,6 @@ class _Plan:
     warm_up: bool = True
 
 
-class _Pages(NamedTuple):
-    """Pages of the KV cache; checkpoints of prefixes may keep so many of the sliding ones."""
-
-    sliding: int
-    full: int
-    checkpoints: int
-
-
 def _plan(config: EngineConfig) -> _Plan:
     if config['model.path'] == 'scripted':
         return _plan_scripted(config)
@@ -224,8 +221,12 @@ def _plan(config: EngineConfig) -> _Plan:
     if not (folder / 'tokenizer.json').is_file():
         raise ConfigError(f'{folder / "tokenizer.json"}: no such tokenizer file')
     context = _context_length(config, model_config.max_position_embeddings)
-    drafter = _find_drafter(config, folder, model_config)
-    pages = _plan_memory(config, model_config, context, drafter)
+    device = choose_device(
+        config['engine.device'], model_config, weights, config['engine.page_size']
+    )
+    kv_dtype = choose_kv_dtype(config, device)
+    drafter = _find_drafter(config, folder, model_config, device)
+    pages = plan_memory(config, model_config, context, drafter, kv_dtype, device)
     info = ModelInfo(
         name=config['model.name'] or ('demo' if config['model.path'] == 'demo' else folder.name),
         path=folder.name,
@@ -235,9 +236,9 @@ def _plan(config: EngineConfig) -> _Plan:
         vocab_size=model_config.vocab_size,
         context_length=context,
         max_context_length=model_config.max_position_embeddings,
-        kv_dtype=_kv_dtype(config),
+        kv_dtype=kv_dtype,
         max_sequences=config['engine.max_sequences'],
-        device='cpu',
+        device=device,
         variant=_variant(config),
         thinking=config['model.thinking'],
         stop_ids=model_config.stop_ids,
@@ -252,18 +253,34 @@ def _plan(config: EngineConfig) -> _Plan:
     )
 
     def build(report: Report) -> tuple[Any, dict[str, Any]]:
+        limits = _engine_limits(
+            config, context, pages, model_config.stop_ids, model_config.suppress_tokens
+        )
+        if kv_dtype != 'float32' and device == 'cuda':
+            cuda_model = load_cuda(
+                model_config,
+                checkpoint,
+                weights,
+                context_length=context,
+                page_size=config['engine.page_size'],
+                kv_dtype=kv_dtype,
+                kv_bytes=kv_bytes(config, model_config, pages, kv_dtype, device),
+                nvfp4_head=config['engine.nvfp4_head'],
+                graphs=config['engine.graphs'],
+                num_threads=config['engine.threads'] or min(8, os.cpu_count() or 1),
+                report=report,
+            )
+            report(0.94, 'laying out the KV cache')
+            return cuda_model, limits
         source = _Watched(weights, lambda share: report(0.9 * share, 'reading weights'))
         model = Gemma4(
             model_config,
             source,
             dtype=np.float32,
-            kv_dtype=_kv_dtype(config),
+            kv_dtype=kv_dtype,
             weight_budget_bytes=int(config['engine.weight_memory'] * 2**30),
             decode_threads=config['engine.threads'] or 1,
             prefill_threads=config['engine.threads'] or 1,
-        )
-        limits = _engine_limits(
-            config, context, pages, model_config.stop_ids, model_config.suppress_tokens
         )
         if drafter is not None:
             report(0.9, 'reading the drafter')
@@ -307,7 +324,7 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
     )
     window = window_pages(config['engine.page_size'], model.config.sliding_window)
     checkpoints = config['engine.max_checkpoints'] * window
-    pages = _Pages(sliding + checkpoints, full, checkpoints)
+    pages = Pages(sliding + checkpoints, full, checkpoints)
     info = ModelInfo(
         name=config['model.name'] or 'scripted',
         path='scripted',
@@ -344,7 +361,7 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
 def _engine_limits(
     config: EngineConfig,
     context: int,
-    pages: _Pages,
+    pages: Pages,
     stop_ids: tuple[int, ...],
     suppress_tokens: tuple[int, ...],
 ) -> dict[str, Any]:
@@ -375,9 +392,21 @@ def _context_length(config: EngineConfig, longest: int) -> int:
     return asked or min(longest, DEFAULT_CONTEXT)
 
 
-def _find_drafter(config: EngineConfig, folder: Path, model: ModelConfig) -> FoundDrafter | None:
+def _find_drafter(
+    config: EngineConfig, folder: Path, model: ModelConfig, device: str
+) -> FoundDrafter | None:
+    choice: DrafterChoice = config['speculation.drafter']
+    if config['speculation.num_drafts'] == 0:
+        choice = 'none'
+    if device == 'cuda' and choice != 'none':
+        if choice != 'auto':
+            raise ConfigError(
+                f'speculation.drafter is {choice}: drafters run on the CPU alone; set '
+                'engine.device to cpu, or speculation.drafter to auto or none'
+            )
+        return None
     return find_drafter(
-        'none' if config['speculation.num_drafts'] == 0 else config['speculation.drafter'],
+        choice,
         config['speculation.drafter_path'],
         folder,
         model,
@@ -386,47 +415,9 @@ def _find_drafter(config: EngineConfig, folder: Path, model: ModelConfig) -> Fou
     )
 
 
-def _plan_memory(
-    config: EngineConfig, model: ModelConfig, context: int, drafter: FoundDrafter | None
-) -> _Pages:
-    """Plan for max_sequences as far as the budget goes, then for checkpoints of prefixes."""
-    page_size = config['engine.page_size']
-    longest = max(model.sliding_window, drafter.config.window if drafter else 0)
-    sliding, full = plan_pages(
-        context,
-        1,
-        page_size=page_size,
-        window=longest,
-        prefill_chunk=config['engine.prefill_chunk'],
-    )
-    sliding_bytes, full_bytes = bytes_per_page(model, page_size, np.dtype(np.float32).itemsize)
-    if drafter is not None:
-        more = drafter.config.bytes_per_page(page_size)
-        sliding_bytes, full_bytes = sliding_bytes + more[0], full_bytes + more[1]
-    one = sliding * sliding_bytes + full * full_bytes
-    budget = config['engine.kv_memory'] * 2**30
-    if one > budget:
-        raise ConfigError(
-            f'one sequence of {context:,} tokens needs {one / 2**30:.3f} GiB of KV pages, '
-            f'engine.kv_memory is {config["engine.kv_memory"]:g} GiB: raise it or lower '
-            'engine.context_length'
-        )
-    count = min(config['engine.max_sequences'], budget / one)
-    window, most = window_pages(page_size, longest), config['engine.max_checkpoints']
-    affordable = (budget - count * one) // max(1, window * sliding_bytes)
-    # Beyond these, checkpoints keep pages that no sequence needs at the moment.
-    extra = int(min(most, affordable)) * window
-    return _Pages(int(sliding * count) + extra, int(full * count), most * window)
-
-
 def _variant(config: EngineConfig) -> Literal['large', 'small']:
     # Admission lets only models of the large variant's prompt format in (26B-A4B, 31B, 12B).
     return 'small' if config['model.variant'] == 'small' else 'large'
-
-
-def _kv_dtype(config: EngineConfig) -> KvDtype:
-    asked: KvDtype | Literal['auto'] = config['engine.kv_dtype']
-    return 'float32' if asked == 'auto' else asked
 
 
 def _format_name(checkpoint: Checkpoint) -> str:

@@ -110,6 +110,22 @@ class Nvfp4Weight:
         return Nvfp4Weight(self.packed[index], self.group_scales[index], np.asarray(scale))
 
 
+@dataclass(frozen=True, eq=False)
+class Nvfp4Stack:
+    """E matrices (N, M) that lie apart in the files, as views: one Nvfp4Weight without a copy."""
+
+    matrices: tuple[Nvfp4Weight, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape (E, N, M)."""
+        return (len(self.matrices), *self.matrices[0].shape)
+
+    def __getitem__(self, index: int) -> Nvfp4Weight:
+        """One expert."""
+        return self.matrices[index]
+
+
 Weight = DenseWeight | Nvfp4Weight
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -83,6 +84,19 @@ class SafetensorsFile(Mapping[str, TensorInfo]):
         flat: Array = np.frombuffer(self._map, dtype, info.nbytes // dtype.itemsize, info.start)
         return flat.reshape(info.shape)
 
+    def drop(self, start: int, stop: int) -> None:
+        """Let bytes start to stop go from memory and the page cache; reading them maps them anew.
+
+        Whole pages alone. For whoever has copied them elsewhere and needs the memory.
+        """
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = stop // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if length <= 0:
+            return
+        self._map.madvise(mmap.MADV_DONTNEED, start, length)     # else the cache keeps them
+        with self.path.open('rb') as file:
+            os.posix_fadvise(file.fileno(), start, length, os.POSIX_FADV_DONTNEED)
+
 
 class TensorFiles(Mapping[str, TensorInfo]):
     """All tensors of a folder, from one file or from shards."""
@@ -116,6 +130,20 @@ class TensorFiles(Mapping[str, TensorInfo]):
     def view(self, name: str) -> Array:
         """The tensor as a read-only view of its mapped file."""
         return self._file_of[name].view(name)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Let tensors go from memory and the page cache, neighbours of a file at once."""
+        infos = sorted((self[name] for name in names), key=lambda info: (str(info.file),
+                                                                         info.start))
+        ranges: list[list[Any]] = []     # [name of one tensor, start, stop]
+        for info in infos:
+            last = ranges[-1] if ranges else None
+            if last and last[2] == info.start and self[last[0]].file == info.file:
+                last[2] = info.stop
+            else:
+                ranges.append([info.name, info.start, info.stop])
+        for name, start, stop in ranges:
+            self._file_of[name].drop(start, stop)
 
 
 def open_tensors(folder: str | Path) -> TensorFiles:

@@ -1,0 +1,138 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Which device a model runs on, and its load onto a CUDA device: load.py's hand for it.
+
+Knows no settings' names and no engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, cast
+
+from gemma_thor_ros.models.config import ModelConfig
+from gemma_thor_ros.models.cuda_inputs import BUCKETS, Key
+from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
+from gemma_thor_ros.ops import compile as compiler
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.cuda_weights import DeviceLoader
+from gemma_thor_ros.ops.matrix_specs import matrix_specs
+from gemma_thor_ros.ops.row_specs import row_specs
+from gemma_thor_ros.schema import ConfigError
+from gemma_thor_ros.weights.canonical import DenseWeight
+from gemma_thor_ros.weights.checkpoint import Checkpoint, TextWeights
+from gemma_thor_ros.weights.modules import Form
+from gemma_thor_ros.weights.streaming import StreamedWeights, quantised_table
+
+_log = logging.getLogger(__name__)
+
+DeviceName = Literal['cpu', 'cuda']
+Report = Callable[[float, str], None]
+_RESERVE_BYTES = 512 << 20               # for kernels, graphs and the driver's own
+
+
+def choose_device(asked: str, config: ModelConfig, weights: TextWeights, page_size: int,
+                  ) -> DeviceName:
+    """'cpu' or 'cuda' for engine.device 'auto', 'cpu' or 'cuda'.
+
+    Raises ConfigError with the reason where CUDA is asked for and this machine or the kernels
+    can't run the model; 'auto' then takes the CPU.
+    """
+    if asked == 'cpu':
+        return 'cpu'
+    reason = device.find() or unfit(config, weights, page_size)
+    if not reason:
+        return 'cuda'
+    if asked == 'cuda':
+        raise ConfigError(f'engine.device is cuda, but {reason}')
+    _log.info('the model runs on the CPU: %s', reason)
+    return 'cpu'
+
+
+def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
+    """Why the CUDA kernels can't run a model, or ''."""
+    if config.num_kv_shared_layers or config.hidden_size_per_layer_input:
+        return 'models with shared K and V or per-layer embeddings (E2B, E4B) run on the CPU alone'
+    for shape in (config.sliding, config.full):
+        if not config.layers_of(shape.layer_type):
+            return f'the model has no {shape.layer_type} layers; the kernels expect both types'
+        if shape.head_dim not in (256, 512) or shape.group > 16 or shape.num_rotary_pairs % 8:
+            return (f'{shape.layer_type} layers have head_dim {shape.head_dim} and {shape.group} '
+                    'query heads per kv head; the kernels take head_dim 256 or 512 and at most 16')
+    if page_size % 16:
+        return f'engine.page_size is {page_size}; the kernels take multiples of 16'
+    if config.hidden_size % 32 or config.vocab_size % 16 or config.num_experts % 8:
+        return (f'hidden_size is {config.hidden_size}, vocab_size {config.vocab_size} and '
+                f'num_experts {config.num_experts}; the kernels take multiples of 32, 16 and 8')
+    dense = [name for name in weights if '.experts.' in name
+             and weights.form(name) in (Form.DENSE, Form.FUSED)]
+    if dense:
+        return (f'{dense[0]} is not quantised: experts run in NVFP4 alone, `gemma-thor quantize` '
+                'makes such a checkpoint')
+    return ''
+
+
+def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights, *,
+              context_length: int, page_size: int, kv_dtype: CudaKvDtype, kv_bytes: int,
+              nvfp4_head: bool, graphs: bool, num_threads: int, report: Report) -> CudaGemma4:
+    """Compile what is not in the cache, and stream the weights to the device.
+
+    kv_bytes: what the pages will need. Raises ConfigError when they and the weights do not fit in
+    the device's free memory, and for unfit weights.
+    """
+    source = StreamedWeights(checkpoint, weights,
+                             lambda share: report(0.2 + 0.7 * share, 'reading weights'))
+    free, total = device.memory()
+    needed = source.num_bytes + kv_bytes + _RESERVE_BYTES
+    if needed > free:
+        raise ConfigError(
+            f'weights of {source.num_bytes / 2**30:.2f} GiB and KV pages of '
+            f'{kv_bytes / 2**30:.2f} GiB need {needed / 2**30:.2f} GiB on the device; '
+            f'{free / 2**30:.2f} of its {total / 2**30:.2f} GiB are free: lower engine.kv_memory, '
+            'or end what else uses it')
+    compile_ahead(config, page_size, kv_dtype, num_threads,
+                  lambda share: report(0.2 * share, 'compiling kernels'))
+    stream = device.new_stream()
+
+    def head(table: Any) -> Any:
+        assert isinstance(table, DenseWeight), type(table)
+        return quantised_table(table, num_threads)
+
+    loader = DeviceLoader(stream, num_threads=num_threads,
+                          quantize_head=head if nvfp4_head else None)
+    with device.errors():
+        model = CudaGemma4(config, cast(Any, source), loader, stream=stream,
+                           context_length=context_length, kv_dtype=kv_dtype, graphs=graphs)
+    source.close()
+    _log.info('%s holds %.2f GiB of weights', device.info().name, loader.device_bytes / 2**30)
+    return model
+
+
+def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, num_threads: int,
+                  progress: Callable[[float], None]) -> int:
+    """Fill the kernel cache with what the model needs, several at a time; how many there are."""
+    geometries = (config.sliding, config.full)
+    moe = config.enable_moe_block
+    info = device.info()
+    specs = row_specs(config.hidden_size, config.intermediate_size, geometries,
+                      (config.num_experts, config.top_k_experts) if moe else None, page_size,
+                      kv_dtype == 'fp8', BUCKETS)
+    specs += matrix_specs(
+        config.hidden_size, config.intermediate_size, geometries,
+        (config.num_experts, config.top_k_experts, config.moe_intermediate_size) if moe else None,
+        info.shared_bytes_per_block, device.has_e2m1_conversion())
+    specs = list(dict.fromkeys(specs))
+    compiler.cache_folder().mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(num_threads) as pool:
+        for done, _ in enumerate(pool.map(
+                lambda spec: compiler.cached_cubin(spec, info.arch), specs), 1):
+            progress(done / len(specs))
+    return len(specs)
+
+
+def warm_keys(max_sequences: int) -> list[Key]:
+    """Sizes of the steps that most answers are made of: one row of each sequence, and prompts."""
+    keys = [Key(size, size, 1) for size in BUCKETS if size < 2 * max_sequences]
+    return [*keys, Key(16, 1, 16)]
