@@ -22,8 +22,7 @@ IMPORT_NAMES = {'yaml': 'pyyaml', 'prometheus_client': 'prometheus-client'}
 ROS_ENDINGS = ('_msgs', '_srvs', '_interfaces', 'rosidl_parser')
 OPTIONAL = {'cupy', 'ros2cli', 'tf2_ros'}
 # Loaded by rclpy itself, or used by our interfaces.
-NEVER_IMPORTED = {'ros-rmw-fastrtps-cpp', 'ros-rcl-logging-spdlog', 'ros-lifecycle-msgs',
-                  'ros-sensor-msgs'}
+NEVER_IMPORTED = {'ros-rmw-fastrtps-cpp', 'ros-rcl-logging-spdlog', 'ros-lifecycle-msgs'}
 PIN = re.compile(r'([A-Za-z0-9._-]+)==([^; ]+)')
 
 

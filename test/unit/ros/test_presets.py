@@ -31,4 +31,5 @@ def test_preset(path):
 
 
 def test_there_are_presets():
-    assert {'llm.yaml', 'checkpoint.yaml', 'scripted.yaml'} <= {path.name for path in PRESETS}
+    assert {'llm.yaml', 'checkpoint.yaml', 'scripted.yaml', '26b-a4b.yaml', '31b.yaml', '12b.yaml',
+            } <= {path.name for path in PRESETS}
