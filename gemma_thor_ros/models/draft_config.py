@@ -282,7 +282,7 @@ def _shared_layers(kinds: tuple[str, ...],
                    target: ModelConfig) -> tuple[tuple[str, int], ...]:
     shared = []
     for kind in sorted(set(kinds)):
-        layers = target.layers_of(kind)
+        layers = [layer for layer in target.layers_of(kind) if layer < target.first_shared_layer]
         if not layers:
             raise ConfigError(f'the assistant has {kind} layers, the model has none to share K '
                               'and V with')
