@@ -22,6 +22,9 @@ from gemma_thor_ros.ops.scratch import Scratch
 
 KEY_CHUNK = 128                  # keys; a constant of the numerics, not a setting
 QUERY_TILE = 64                  # prompt rows of one BLAS call, at absolute positions too
+# Query heads of generated rows in one BLAS call: 8 cost 1.2 times as much as the 2 of one row with
+# two heads, since BLAS packs the keys for every call (bench/LOG.md, 2026-11-30).
+DECODE_HEADS = 8
 _LOWEST = -1e30                  # stands for the maximum of a chunk without a visible key
 
 
@@ -38,13 +41,23 @@ class AttentionSpan:
 
 @dataclass(frozen=True)
 class QueryTile:
-    """A part of a span that is computed at once."""
+    """A part of a span that is computed at once: one tile, or some of one size in a row.
+
+    The row of position p stands at place p mod `size` of its tile, so that its bits do not depend
+    on the rows before it. Places without a row are padded.
+    """
 
     start_row: int               # first row of the step
     num_rows: int
-    slot: int                    # first row's place in the tile
+    size: int                    # rows of a tile
+    slot: int                    # first row's place in its tile
     chunks: slice                # chunks of the span's keys that some row sees
-    bias: Array                  # (rows or 1, chunks, 1, rows or 1, C): 0 visible, -inf hidden
+    bias: Array                  # (tiles, chunks, 1, size * group, C): 0 visible, -inf hidden
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles that the rows touch."""
+        return int(self.bias.shape[0])
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,6 @@ class SpanPlan:
     first_key: int               # slots before it were freed or never needed
     end_key: int                 # slots from it on are not written yet
     tiles: tuple[QueryTile, ...]
-    decode: bool
 
 
 def plan_attention(spans: Sequence[tuple[AttentionSpan, bool]], window: int | None,
@@ -88,33 +100,32 @@ def _plan_span(span: AttentionSpan, decode: bool, window: int | None, page_size:
     row = 0
     while row < span.num_rows:
         position = span.start_position + row
-        slot = 0 if decode else position % QUERY_TILE
-        count = span.num_rows - row if decode else min(QUERY_TILE - slot, span.num_rows - row)
-        tiles.append(_plan_tile(span.start_row + row, position, count, slot, decode, keys, window,
-                                group, dtype, span.sees_block))
+        size = max(1, DECODE_HEADS // group) if decode else QUERY_TILE
+        left = span.num_rows - row
+        count = left if decode else min(size - position % size, left)
+        tiles.append(_plan_tile(span.start_row + row, position, count, size, keys, window, group,
+                                dtype, span.sees_block))
         row += count
-    return SpanPlan(ids, num_keys, first - base, end - base, tuple(tiles), decode)
+    return SpanPlan(ids, num_keys, first - base, end - base, tuple(tiles))
 
 
-def _plan_tile(row: int, position: int, count: int, slot: int, decode: bool,
-               keys: npt.NDArray[Any], window: int | None, group: int,
-               dtype: npt.DTypeLike, sees_block: bool) -> QueryTile:
-    base = int(keys[0])
+def _plan_tile(row: int, position: int, count: int, size: int, keys: npt.NDArray[Any],
+               window: int | None, group: int, dtype: npt.DTypeLike,
+               sees_block: bool) -> QueryTile:
+    base, slot = int(keys[0]), position % size
     first = 0 if window is None else max(0, position - window + 1)
     low, high = (first - base) // KEY_CHUNK, (position + count - 1 - base) // KEY_CHUNK + 1
     keys = keys[low * KEY_CHUNK:high * KEY_CHUNK].reshape(1, -1, 1, 1, KEY_CHUNK)
-    if decode:
-        rows = np.arange(position, position + count).reshape(-1, 1, 1, 1, 1)
-    else:
-        # padding rows look at the first or last real row's keys; their results are dropped
-        rows = np.clip(np.arange(position - slot, position - slot + QUERY_TILE), position,
-                       position + count - 1).repeat(group).reshape(1, 1, 1, -1, 1)
+    num_tiles = -(-(slot + count) // size)
+    # padding rows look at the first or last real row's keys; their results are dropped
+    rows = np.clip(np.arange(position - slot, position - slot + num_tiles * size), position,
+                   position + count - 1).repeat(group).reshape(num_tiles, 1, 1, size * group, 1)
     hidden = keys > (np.full_like(rows, position + count - 1) if sees_block else rows)
     if window is not None:
         hidden |= keys <= rows - window
     bias = np.zeros(hidden.shape, dtype)
     bias[hidden] = -np.inf
-    return QueryTile(row, count, slot, slice(low, high), bias)
+    return QueryTile(row, count, size, slot, slice(low, high), bias)
 
 
 def attention_ref(out: Array, q: Array, k_pages: Array, v_pages: Array,
@@ -122,8 +133,8 @@ def attention_ref(out: Array, q: Array, k_pages: Array, v_pages: Array,
                   rounding: Rounding = 'none') -> None:
     """Write out (T, Q, D) from q (T, Q, D) and pages (P, S, KV, D), for the rows of the plan.
 
-    Generated rows each run alone (Q / KV query heads by kv head), prompt rows in tiles. 'device'
-    rounds the probabilities of a chunk to bf16 before they meet V, and the result to bf16.
+    Rows run in tiles, of one size for generated and of another for prompt rows. 'device' rounds
+    the probabilities of a chunk to bf16 before they meet V, and the result to bf16.
     """
     num_q_heads, head_dim = q.shape[1:]
     num_kv_heads = k_pages.shape[2]
@@ -134,21 +145,17 @@ def attention_ref(out: Array, q: Array, k_pages: Array, v_pages: Array,
         v = _gather(v_pages, span, 'attention_v', scratch).reshape(shape)
         for tile in span.tiles:
             rows = slice(tile.start_row, tile.start_row + tile.num_rows)
-            heads = q[rows].reshape(-1, num_kv_heads, group, head_dim)
-            if span.decode:
-                result = _attend(heads[:, None], k[tile.chunks], v[tile.chunks], tile.bias,
-                                 scratch, rounding)
-                out[rows] = result.reshape(-1, num_q_heads, head_dim)
-            else:
-                slots = slice(tile.slot, tile.slot + tile.num_rows)
-                padded = scratch.get('attention_q', 1, 1, num_kv_heads, QUERY_TILE, group,
-                                     head_dim)
-                padded[...] = 0
-                padded[0, 0, :, slots] = heads.transpose(1, 0, 2, 3)
-                result = _attend(padded.reshape(1, 1, num_kv_heads, -1, head_dim), k[tile.chunks],
-                                 v[tile.chunks], tile.bias, scratch, rounding)
-                result = result.reshape(num_kv_heads, QUERY_TILE, group, head_dim)[:, slots]
-                out[rows] = result.transpose(1, 0, 2, 3).reshape(-1, num_q_heads, head_dim)
+            num, size = tile.num_tiles, tile.size
+            slots = slice(tile.slot, tile.slot + tile.num_rows)
+            padded = scratch.get('attention_q', num, size, num_kv_heads, group, head_dim)
+            flat = padded.reshape(-1, num_kv_heads, group, head_dim)
+            flat[:tile.slot] = flat[slots.stop:] = 0
+            flat[slots] = q[rows].reshape(-1, num_kv_heads, group, head_dim)
+            heads = padded.transpose(0, 2, 1, 3, 4).reshape(num, 1, num_kv_heads, -1, head_dim)
+            result = _attend(heads, k[tile.chunks], v[tile.chunks], tile.bias, scratch, rounding)
+            result = result.reshape(num, num_kv_heads, size, group, head_dim)
+            result = result.transpose(0, 2, 1, 3, 4).reshape(-1, num_q_heads, head_dim)
+            out[rows] = result[slots]
     stored(out, rounding)
 
 
