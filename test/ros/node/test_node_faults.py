@@ -155,21 +155,44 @@ from gemma_thor_ros.ros.node import main
 
 plan = Scheduler.plan
 
-def broken(self):
+def broken(self, *args):
     if pathlib.Path('break').exists():
         raise RuntimeError('the books are wrong')
-    return plan(self)
+    return plan(self, *args)
 
 Scheduler.plan = broken
 sys.exit(main(sys.argv))
 """
 
 
-def test_an_engine_that_fails_for_good_answers_all_and_ends_the_process(peer, start_node):
+LOST_DEVICE = """
+import pathlib, sys
+from gemma_thor_ros.models.scripted import ScriptedModel
+from gemma_thor_ros.ros.node import main
+from gemma_thor_ros.schema import DeviceError
+
+forward = ScriptedModel.forward
+
+def lost(self, *args):
+    if pathlib.Path('break').exists():
+        raise DeviceError('CUDA error 719: unspecified launch failure')
+    return forward(self, *args)
+
+ScriptedModel.forward = lost
+sys.exit(main(sys.argv))
+"""
+
+
+@pytest.mark.parametrize(('program', 'code', 'words'), [
+    (BROKEN_ENGINE, ErrorCode.ENGINE, 'the books are wrong'),
+    (LOST_DEVICE, ErrorCode.DEVICE, 'The device is lost: CUDA error 719')])
+def test_an_engine_that_fails_for_good_answers_all_and_ends_the_process(
+    peer, start_node, program, code, words
+):
     states = peer.engine_states()
     process = start_node(
         {'model.script': ['word ' * 200 + '<turn|>'], 'model.script_delay': 0.005},
-        program=('-c', BROKEN_ENGINE),
+        program=('-c', program),
     )
     peer.wait_active(process)
     flowing = threading.Event()
@@ -178,7 +201,7 @@ def test_an_engine_that_fails_for_good_answers_all_and_ends_the_process(peer, st
     assert flowing.wait(5.0)
     (process.log_path.parent / 'break').touch()
     result = peer.wait(answer).result
-    assert result.error_code == ErrorCode.ENGINE and 'the books are wrong' in result.error_msg
+    assert result.error_code == code and words in result.error_msg
     assert peer.wait_engine(states, EngineState.FAILED, 5.0).error_msg
     assert process.process.wait(5.0) == 1
 
