@@ -44,13 +44,12 @@ REST_S = 40.0                    # for everything to end; the graph forgets the 
 REQUEST_S = 10.0                 # the time limit of a request
 STOP_S = 0.5                     # after a stop the robot must stand still
 FLAT_MB = 10.0                   # growth from the first third of the run to the last
-# What a request, a goal, a stop or a transition passes through. A change in one of these makes
-# the kept report stale; policies, images, audit, speech and the like have tests of their own.
+# What owns goals, stops and requests, and runs their callbacks. A change in one of these makes the
+# kept report stale; policies, images, audit, speech and the like have tests of their own.
 SOAKED = (
     *(f'ros/{name}' for name in (
-        'agent', 'bridge', 'chat_action', 'checks', 'child_goal', 'child_topic', 'confirmations',
-        'executors', 'goal_guard', 'guard_link', 'guarded', 'heartbeat', 'llm_node',
-        'node_runtime', 'request_runner', 'running', 'spinning', 'stop_latch', 'tool_run')),
+        'bridge', 'child_goal', 'child_topic', 'executors', 'goal_guard', 'guard_link', 'guarded',
+        'heartbeat', 'running', 'spinning', 'stop_latch', 'tool_run')),
     'demo/motion', 'demo/robot')
 
 
@@ -102,7 +101,9 @@ class Soak:
         self._go = threading.Event()             # cleared: everybody comes to rest
         self._over = threading.Event()
         self._busy = 0
-        self._moved_at = 0.0
+        self._started = 0.0
+        self._moved_at = 0.0             # seconds since 1970, as _begun_at
+        self._begun_at = 0.0
         self._pose: tuple[float, ...] = ()
         self._lifecycle = stack.node.create_client(ChangeState, 'llm_node/change_state')
         stack.node.create_subscription(PoseStamped, 'demo_robot/pose', self._on_pose, 10)
@@ -112,7 +113,7 @@ class Soak:
 
         `on_progress(seconds)` is called after each round, when `report` is up to date.
         """
-        started = time.monotonic()
+        started = self._started = time.monotonic()
         threads = [threading.Thread(target=self._client, args=(index,), daemon=True)
                    for index in range(CLIENTS)]
         threads += [threading.Thread(target=self._repeat, args=item, daemon=True) for item in (
@@ -174,7 +175,7 @@ class Soak:
             end = _CODES.get(error.code, str(error.code)).lower()
         except TimeoutError:
             end = 'no end'
-            self.report.problems.append(f'request {index}.{number} had no end')
+            self._complain(f'request {index}.{number} had no end')
         with self._lock:
             self.report.requests += 1
             self.report.ends[end] += 1
@@ -182,11 +183,11 @@ class Soak:
             time.sleep(0.1)                      # inactive for a moment
 
     def _stop_and_release(self) -> None:
-        at = self.stack.press()
+        self.stack.press()
+        at = time.time()
         time.sleep(STOP_S + self._draw(0.0, 0.5))
         if self._moved_at > at + STOP_S:
-            self.report.problems.append(
-                f'the robot moved {self._moved_at - at:.2f} s after the stop')
+            self._complain(f'the robot moved {self._moved_at - at:.2f} s after the stop')
         self.stack.let_go(30.0)
 
     def _restart_robot(self) -> None:
@@ -195,7 +196,7 @@ class Soak:
     def _restart(self, name: str, number: int) -> None:
         self.stack.kill(name, number)
         time.sleep(self._draw(0.0, 0.5))
-        self._pose = ()                          # it begins anew at the origin
+        self._pose, self._begun_at = (), time.time()     # it begins anew at the origin
         self.stack.start(name)
 
     def _pause_node(self) -> None:
@@ -227,20 +228,20 @@ class Soak:
         self._wait(lambda: not self.stack.guard_state.motion_inhibit, 'the end of the inhibit')
         for name, child in self.stack.children.items():
             if child.poll() is not None:
-                self.report.problems.append(f'{name} ended with {child.returncode}: '
+                self._complain(f'{name} ended with {child.returncode}: '
                                             f'{self.stack.log(name)[-400:]}')
             self.report.rss_mb[name].append(round(self.stack.rss_mb(name), 1))
-        moved, begun = self._moved_at, time.monotonic()
+        begun = time.time()
         time.sleep(0.3)
-        if self._moved_at > max(moved, begun):
-            self.report.problems.append('the robot moves without a goal')
+        if self._moved_at > begun:
+            self._complain('the robot moves without a goal')
 
     def _wait(self, condition: Any, what: str) -> None:
         limit = time.monotonic() + REST_S
         while not condition():
             if time.monotonic() > limit:
                 state = self.stack.guard_state
-                self.report.problems.append(
+                self._complain(
                     f'{what} did not come in {REST_S:g} s: {state.reason!r}, '
                     f'{[(c.tool_name, c.status) for c in state.child_goals]}')
                 return
@@ -257,6 +258,9 @@ class Soak:
 
     # Helpers
 
+    def _complain(self, problem: str) -> None:
+        self.report.problems.append(f'{time.monotonic() - self._started:.0f} s: {problem}')
+
     def _repeat(self, action: Any, least_s: float, most_s: float) -> None:
         while not self._over.wait(self._draw(least_s, most_s)):
             if not self._wait_turn():
@@ -266,7 +270,7 @@ class Soak:
                 action()
                 self.report.actions[action.__name__.strip('_')] += 1
             except (RuntimeError, subprocess.TimeoutExpired) as error:
-                self.report.problems.append(f'{action.__name__}: {str(error)[:300]}')
+                self._complain(f'{action.__name__}: {str(error)[:300]}')
             finally:
                 self._count_busy(-1)
 
@@ -290,14 +294,18 @@ class Soak:
         future.add_done_callback(lambda _: done.set())
         success = done.wait(15.0) and bool(future.result().success)
         if not success and complain:
-            self.report.problems.append(f'transition {transition} failed')
+            self._complain(f'transition {transition} failed')
         return success
 
     def _on_pose(self, message: Any) -> None:
+        stamp = message.header.stamp.sec + message.header.stamp.nanosec * 1e-9
+        if stamp < self._begun_at:               # a last word of the robot that was killed
+            return
         position, rotation = message.pose.position, message.pose.orientation
         pose = (position.x, position.y, rotation.z, rotation.w)
         if self._pose and pose != self._pose:
-            self._moved_at = time.monotonic()
+            # The robot's own time, on this host: how late this process hears of it is not judged.
+            self._moved_at = stamp
         self._pose = pose
 
 
@@ -309,10 +317,10 @@ def _names(kind: Any) -> dict[int, str]:
 _CODES, _STEPS = _names(ErrorCode), _names(ToolEvent)
 
 
-def source_hash() -> str:
+def source_hash(root: Path = ROOT) -> str:
     """Return a hash of what the soak is about: SOAKED, and the soak itself."""
-    files = [*(ROOT / 'gemma_thor_ros' / f'{name}.py' for name in SOAKED), Path(__file__),
-             ROOT / 'bench' / 'robot_stack.py']
+    files = [*(root / 'gemma_thor_ros' / f'{name}.py' for name in SOAKED),
+             *(root / 'bench' / f'{name}.py' for name in ('robot_soak', 'robot_stack'))]
     whole = hashlib.sha256()
     for path in sorted(files):
         whole.update(path.read_bytes())

@@ -21,7 +21,9 @@ from unique_identifier_msgs.msg import UUID
 
 FEEDBACK_PERIOD_S = 0.1          # a server that floods feedback is heard at 10 Hz
 MAX_CANCEL_PERIOD_S = 5.0
-MAX_SILENCE_S = 60.0             # a server that has not answered by then holds no place any more
+# A server that has not answered by then holds no place any more (DDS forgets a killed one after
+# 20 s); should the acknowledgement still come, it is cancelled all the same.
+MAX_SILENCE_S = 30.0
 
 _ENDS = {GoalStatus.STATUS_SUCCEEDED: 'succeeded', GoalStatus.STATUS_ABORTED: 'aborted',
          GoalStatus.STATUS_CANCELED: 'canceled'}

@@ -7,12 +7,15 @@ Reads /sys/class/thermal and /proc; a figure that is not there is left out. Know
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from dataclasses import dataclass, field
 from pathlib import Path
 
 NEAR_CRITICAL_C = 5.0
 LITTLE_MEMORY = 0.05  # of the total
 _KIB = 1024
+_M_ARENA_MAX = -8  # malloc.h
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,17 @@ class Health:
     memory_available: int = 0
     process_memory: int = 0
     warning: str = ''
+
+
+def share_heaps() -> None:
+    """Let all threads of this process share two heaps of the C library; before they start.
+
+    By default glibc gives many threads many heaps, and what one has freed no other can use: with
+    a pool of request threads the node grew from 130 to 280 MB in 20 minutes (2026-11-30).
+    Elsewhere than on glibc nothing happens.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def read_health(sys: Path = Path('/sys'), proc: Path = Path('/proc')) -> Health:

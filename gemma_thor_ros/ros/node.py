@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from gemma_thor_ros.ros import packages
+from gemma_thor_ros.ros.machine import share_heaps
 from gemma_thor_ros.schema import ConfigError
 
 # A signal ends the process within 2 s: this for an orderly end, the rest for the interpreter.
@@ -33,6 +34,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     end = threading.Event()
     _take_signals(end)
+    share_heaps()
     faults = packages.faults()
     if faults:
         for sentence in faults:
