@@ -239,13 +239,13 @@ def _plan(config: EngineConfig) -> _Plan:
         kv_dtype=kv_dtype,
         max_sequences=config['engine.max_sequences'],
         device=device,
-        variant=_variant(config),
+        variant=_variant(config, model_config),
         thinking=config['model.thinking'],
         stop_ids=model_config.stop_ids,
         facts={
             'engine_version': __version__,
             'weights_hash': headers_hash(folder),
-            'template_hash': template_hash(_variant(config)),
+            'template_hash': template_hash(_variant(config, model_config)),
             'sliding_pages': pages.sliding,
             'full_pages': pages.full,
             'drafter': drafter.config.name if drafter else 'none',
@@ -415,15 +415,21 @@ def _find_drafter(
     )
 
 
-def _variant(config: EngineConfig) -> Literal['large', 'small']:
-    # Admission lets only models of the large variant's prompt format in (26B-A4B, 31B, 12B).
-    return 'small' if config['model.variant'] == 'small' else 'large'
+def _variant(
+    config: EngineConfig, model: ModelConfig | None = None
+) -> Literal['large', 'small']:
+    asked: Literal['auto', 'large', 'small'] = config['model.variant']
+    if asked != 'auto':
+        return asked
+    return model.prompt_variant if model else 'large'
 
 
 def _format_name(checkpoint: Checkpoint) -> str:
     quantization = checkpoint.config.get('quantization_config')
     if not isinstance(quantization, Mapping):
         return 'bf16'
+    if 'quant_method' not in quantization and 'group_size' in quantization:
+        return f'mlx ({quantization.get("bits")} bits, groups of {quantization["group_size"]})'
     return f'nvfp4 ({quantization.get("quant_method", "unknown")})'
 
 

@@ -76,7 +76,9 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     config = checkpoint.config
     architectures = config.get('architectures')
     quantization = config.get('quantization_config')
-    method = quantization.get('quant_method') if isinstance(quantization, dict) else None
+    method = None
+    if isinstance(quantization, dict):   # MLX names no method
+        method = quantization.get('quant_method', 'mlx' if 'group_size' in quantization else None)
     template = find_template(checkpoint.folder)
     return {
         'folder': str(checkpoint.folder),

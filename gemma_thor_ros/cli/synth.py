@@ -33,8 +33,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('destination', type=Path, metavar='DST', help='folder to write')
     parser.add_argument('--preset', choices=ALL_PRESETS, required=True,
                         help='which model or drafter to imitate')
-    parser.add_argument('--format', choices=FORMATS,
-                        help='default: compressed-tensors, for drafters bf16')
+    parser.add_argument('--format', choices=FORMATS, metavar='FORMAT',
+                        help='bf16, compressed-tensors (default; drafters: bf16), modelopt, or '
+                             'one of MLX such as mlx-4bit-g64')
     parser.add_argument('--seed', type=int, default=0, help='default: %(default)s')
     parser.add_argument('--text-only', action='store_true', help='leave vision and audio out')
     parser.add_argument('--max-shard-size', type=size, default=DEFAULT_SHARD_BYTES, metavar='SIZE',

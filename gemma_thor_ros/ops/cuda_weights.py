@@ -189,6 +189,9 @@ def _bf16_bits(weight: Any) -> Any:
     data = getattr(weight, 'data', None)
     if data is not None and data.dtype == np.uint16:
         return data
+    if hasattr(weight, 'bits'):
+        raise ConfigError('MLX affine packs run on the CPU alone: set engine.device to cpu, or '
+                          'use an NVFP4 checkpoint')
     single = np.ascontiguousarray(values(weight, np.float32), np.float32)
     rounded = round_to_bf16(single.copy())
     if not np.array_equal(rounded, single):

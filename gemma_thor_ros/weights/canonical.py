@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from gemma_thor_ros.weights import mlx_bits
 from gemma_thor_ros.weights.number_formats import (
     E4M3_VALUES,
     Bytes,
@@ -126,7 +127,59 @@ class Nvfp4Stack:
         return self.matrices[index]
 
 
-Weight = DenseWeight | Nvfp4Weight
+@dataclass(frozen=True, eq=False)
+class AffineWeight:
+    """MLX affine codes: w = scale * q + bias, one scale and bias for `group_size` columns.
+
+    words (..., N, M * bits / 32) uint32, see mlx_bits; scales and biases (..., N, M / group_size).
+    Scales may be negative. The leading axis, if any, is E.
+    """
+
+    words: npt.NDArray[np.uint32]
+    scales: DenseWeight
+    biases: DenseWeight
+    bits: int
+    group_size: int
+
+    def __post_init__(self) -> None:
+        assert self.words.dtype == np.uint32, self.words.dtype
+        assert self.scales.shape == self.biases.shape, (self.scales.shape, self.biases.shape)
+        assert self.scales.shape == (*self.words.shape[:-1], self.shape[-1] // self.group_size)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape (N, M) or (E, N, M)."""
+        *lead, words = self.words.shape
+        return (*lead, words * 32 // self.bits)
+
+    @property
+    def nbytes(self) -> int:
+        """Stored size in bytes, scales and biases included."""
+        return self.words.nbytes + self.scales.nbytes + self.biases.nbytes
+
+    def dequantize(self, dtype: npt.DTypeLike = np.float32) -> FloatArray:
+        """The values as float32 or float64, rounded once.
+
+        A bf16 scale times a code has 16 bits, exact in float32: only the sum rounds. Scales of
+        more bits go through float64.
+        """
+        narrow = self.scales.kind == 'bf16' and self.biases.kind == 'bf16'
+        number = np.dtype(dtype) if narrow else np.dtype(np.float64)
+        values = mlx_bits.unpack(self.words, self.bits).astype(number)
+        grouped = values.reshape(*self.shape[:-1], -1, self.group_size)
+        grouped *= self.scales.to_float(number)[..., None]
+        grouped += self.biases.to_float(number)[..., None]
+        return values.astype(dtype, copy=False)
+
+    def __getitem__(self, index: int | slice) -> AffineWeight:
+        """Part of the leading axis, as a view: one expert of (E, N, M), or rows of (N, M)."""
+        if self.words.ndim == 2 and not isinstance(index, slice):
+            raise TypeError('rows of a matrix are taken with a slice')
+        return AffineWeight(self.words[index], self.scales[index], self.biases[index], self.bits,
+                            self.group_size)
+
+
+Weight = DenseWeight | Nvfp4Weight | AffineWeight
 
 
 def dense_bf16(bits: npt.NDArray[np.uint16]) -> DenseWeight:
@@ -135,7 +188,7 @@ def dense_bf16(bits: npt.NDArray[np.uint16]) -> DenseWeight:
 
 
 def to_float(weight: Weight, dtype: npt.DTypeLike = np.float32) -> FloatArray:
-    """The values of either type as float32 or float64."""
+    """The values of any type as float32 or float64."""
     if isinstance(weight, DenseWeight):
         return weight.to_float(dtype)
     return weight.dequantize(dtype)

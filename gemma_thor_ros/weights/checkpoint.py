@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint folder as canonical text weights: bf16, compressed-tensors and ModelOpt NVFP4.
+"""A checkpoint folder as canonical text weights: bf16, NVFP4 of two kinds, MLX affine.
 
 Every name, shape and dtype is checked from the headers before a byte of data is read. Knows no
 model classes; the vision and audio tensors are recognised and left aside.
@@ -17,6 +17,7 @@ import numpy as np
 
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.canonical import DenseWeight, Weight
+from gemma_thor_ros.weights.mlx_modules import MlxRecipe, check_mlx, read_mlx
 from gemma_thor_ros.weights.modules import (
     Form,
     check_dense,
@@ -107,6 +108,7 @@ class TextWeights(Mapping[str, Weight]):
         self._surplus = {f'{checkpoint.text_prefix}{name}' for name in shapes.surplus()}
         self.num_layers = shapes.num_layers
         self._expert_folder = self._find_expert_folder()
+        self._recipe = MlxRecipe(checkpoint.config)
         self._used: set[str] = set()
         self._forms = {name: self._check(name, shape) for name, shape in self._shapes.items()}
         self._refuse_left_over()
@@ -124,6 +126,11 @@ class TextWeights(Mapping[str, Weight]):
         form, tensors = self._forms[name], self._checkpoint.tensors
         if form is Form.FUSED:
             return self._read_fused(name)
+        if form is Form.STACKED:
+            return read_dense(tensors, parameter(self._switch_module(name)))
+        if form is Form.MLX:
+            module = self._switch_module(name) if _is_expert(name) else self._module(name)
+            return read_mlx(tensors, module, self._shapes[name][-1])
         if form is Form.DENSE:
             dense = [read_dense(tensors, part) for part in self.disk_names(name)]
             if not _is_expert(name):
@@ -138,6 +145,8 @@ class TextWeights(Mapping[str, Weight]):
             return read_dense(self._checkpoint.tensors, self.disk_names(name)[0])
         if self._forms[name] is Form.FUSED:
             return self._read_fused(name)[expert]
+        if self._forms[name] is Form.STACKED:
+            return read_dense(self._checkpoint.tensors, self.disk_names(name)[0])[expert]
         return read_dense(self._checkpoint.tensors, self.disk_names(name)[expert])
 
     def layer(self, index: int) -> dict[str, Weight]:
@@ -164,6 +173,8 @@ class TextWeights(Mapping[str, Weight]):
         """The on-disk tensors that a dense weight is read from: one, or one per expert."""
         if self._forms[name] is Form.FUSED:
             return [self._fused_name(name)]
+        if self._forms[name] is Form.STACKED:
+            return [parameter(self._switch_module(name))]
         return [parameter(module) for module in self.disk_modules(name)]
 
     def _module(self, name: str) -> str:
@@ -180,6 +191,10 @@ class TextWeights(Mapping[str, Weight]):
         layer, _, projection = name.partition('.experts.')
         start = f'{self._module(layer)}.{self._expert_folder}'
         return [f'{start}.{expert}.{projection}' for expert in range(num_experts)]
+
+    def _switch_module(self, name: str) -> str:
+        """On-disk module of 'layers.L.experts.gate_proj' in MLX packs: all experts in one."""
+        return self._module(name.replace('.experts.', '.experts.switch_glu.'))
 
     def _fused_name(self, name: str) -> str:
         layer, _, projection = name.partition('.experts.')
@@ -200,6 +215,13 @@ class TextWeights(Mapping[str, Weight]):
         tensors = self._checkpoint.tensors
         if not _is_expert(name):
             return self._check_module(self._module(name), shape, name)
+        stacked = self._switch_module(name)
+        if f'{stacked}.scales' in tensors:
+            self._used.update(check_mlx(tensors, stacked, shape, self._recipe))
+            return Form.MLX
+        if parameter(stacked) in tensors:
+            self._used.add(check_dense(tensors, parameter(stacked), shape))
+            return Form.STACKED
         fused = self._fused_name(name)
         if fused in tensors:
             experts, rows, columns = shape
@@ -224,7 +246,10 @@ class TextWeights(Mapping[str, Weight]):
         if form is Form.DENSE:
             self._used.add(check_dense(tensors, parameter(module), shape))
             return form
-        if not name.endswith('_proj'):
+        if form is Form.MLX and len(shape) == 2:         # tables and router too
+            self._used.update(check_mlx(tensors, module, shape, self._recipe))
+            return form
+        if not name.endswith(_LINEAR):
             raise ConfigError(f'{self._checkpoint.folder}: {module!r} is {form.value}; only '
                               'linear layers may be quantised')
         self._used.update(check_nvfp4(tensors, module, shape, form))
@@ -253,6 +278,10 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
     generation = folder / 'generation_config.json'
     generation_config = read_json(generation) if generation.is_file() else {}
     return Checkpoint(folder, config, generation_config, open_tensors(folder))
+
+
+# Names of linear layers end so; the last ones are those of per-layer embeddings.
+_LINEAR = ('_proj', 'per_layer_input_gate', 'per_layer_projection', 'per_layer_model_projection')
 
 
 def _is_expert(name: str) -> bool:

@@ -67,15 +67,15 @@ class ErrorStatistics:
         """sqrt(sum (w - decoded)^2 / sum w^2); about 0.095 for normal values."""
         return (self.squared_error / self.squared_sum) ** 0.5 if self.squared_sum else 0.0
 
-    def add(self, module: str, tensor: QuantizedTensor) -> None:
+    def add(self, module: str, num_values: int, squared_error: float, squared_sum: float) -> None:
         """Count one module."""
         self.num_modules += 1
-        self.num_values += 2 * tensor.packed.size
-        self.squared_error += tensor.squared_error
-        self.squared_sum += tensor.squared_sum
-        if not tensor.squared_sum:
+        self.num_values += num_values
+        self.squared_error += squared_error
+        self.squared_sum += squared_sum
+        if not squared_sum:
             return                       # all zeros: exact
-        relative = (tensor.squared_error / tensor.squared_sum) ** 0.5
+        relative = (squared_error / squared_sum) ** 0.5
         if relative >= self.worst_relative_rms:
             self.worst_module, self.worst_relative_rms = module, relative
 
@@ -133,10 +133,11 @@ def quantize_checkpoint(source: Checkpoint, destination: Path, convention: Conve
         for unit, tensors in zip(units, bounded_map(work, units, num_threads), strict=True):
             for module, kind, tensor in zip(unit.modules, unit.kinds, tensors, strict=True):
                 _write(writer, module, tensor)
-                report.errors.setdefault(kind, ErrorStatistics()).add(module, tensor)
+                report.errors.setdefault(kind, ErrorStatistics()).add(
+                    module, 2 * tensor.packed.size, tensor.squared_error, tensor.squared_sum)
             done += sum(weight.nbytes for weight in unit.weights)
             progress(done, total)
-    report.files = _copy_small_files(source.folder, destination)
+    report.files = copy_small_files(source.folder, destination)
     config = copy.deepcopy(source.config)
     config['quantization_config'] = quantization_config(convention, ignore, False)
     write_json(destination / 'config.json', config)
@@ -234,7 +235,7 @@ def _write(writer: CheckpointWriter, module: str, tensor: QuantizedTensor) -> No
     writer.write(specs[2].name, np.full(specs[2].shape, tensor.stored_scale, np.float32))
 
 
-def _copy_small_files(source: Path, destination: Path) -> list[str]:
+def copy_small_files(source: Path, destination: Path) -> list[str]:
     """Tokenizer, template and the like; weights in other formats and large files stay behind."""
     copied = []
     for path in sorted(source.iterdir()):

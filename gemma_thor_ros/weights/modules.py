@@ -29,13 +29,14 @@ class Form(Enum):
     FUSED = 'dense, experts fused'                       # all experts in one bf16 tensor
     COMPRESSED_TENSORS = 'nvfp4 (compressed-tensors)'
     MODELOPT = 'nvfp4 (modelopt)'
-    INT4 = 'int4 (compressed-tensors)'                   # the last three are refused by name
-    FP8 = 'fp8'
+    STACKED = 'dense, experts stacked'                   # one bf16 tensor a projection (MLX)
     MLX = 'mlx affine'
+    INT4 = 'int4 (compressed-tensors)'                   # the last two are refused by name
+    FP8 = 'fp8'
 
 
-SUPPORTED = (Form.DENSE, Form.FUSED, Form.COMPRESSED_TENSORS, Form.MODELOPT)
-_SUPPORTED_TEXT = 'supported are bf16, float32 and NVFP4 (compressed-tensors or ModelOpt)'
+_SUPPORTED_TEXT = ('supported are bf16, float32, NVFP4 (compressed-tensors or ModelOpt) and MLX '
+                   'affine')
 
 # Tensor names beside the module: packed codes, group scales, global scale.
 _NVFP4_SUFFIXES = {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """config.json and generation_config.json of the models that `gemma-thor synth` can imitate.
 
-Values of 26b-a4b, 31b and 12b are those of google/gemma-4-26B-A4B-it, -31B-it and -12B-it.
+Values of 26b-a4b, 31b, 12b, e4b and e2b are those of google/gemma-4-26B-A4B-it and its siblings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from typing import Any
 _IMAGE_IDS = {'boi_token_id': 255999, 'eoi_token_id': 258882, 'image_token_id': 258880,
               'video_token_id': 258884, 'boa_token_id': 256000, 'eoa_token_index': 258883,
               'audio_token_id': 258881}
+
+# What E2B and E4B have in common; their towers are not imitated.
+_SMALL: dict[str, Any] = {
+    'num_attention_heads': 8, 'attention_k_eq_v': False, 'sliding_window': 512,
+    'max_position_embeddings': 131072, 'hidden_size_per_layer_input': 256,
+    'use_bidirectional_attention': None,
+}
+_FULL_EVERY = {'e2b': 5, 'tiny-e2b': 5}  # else 6
 
 _SIZES: dict[str, dict[str, Any]] = {
     '26b-a4b': {
@@ -28,6 +36,14 @@ _SIZES: dict[str, dict[str, Any]] = {
         'hidden_size': 3840, 'num_hidden_layers': 48, 'intermediate_size': 15360,
         'num_attention_heads': 16, 'num_key_value_heads': 8, 'num_global_key_value_heads': 1,
     },
+    'e4b': {
+        **_SMALL, 'hidden_size': 2560, 'num_hidden_layers': 42, 'intermediate_size': 10240,
+        'num_key_value_heads': 2, 'num_kv_shared_layers': 18,
+    },
+    'e2b': {
+        **_SMALL, 'hidden_size': 1536, 'num_hidden_layers': 35, 'intermediate_size': 6144,
+        'num_key_value_heads': 1, 'num_kv_shared_layers': 20, 'use_double_wide_mlp': True,
+    },
     # Small enough for tests on any machine; every axis differs from its neighbours, the prompt of
     # any test is longer than the window, and stop ids 1, 50 and 106 lie inside the vocabulary.
     'tiny-moe': {
@@ -41,6 +57,13 @@ _SIZES: dict[str, dict[str, Any]] = {
         'hidden_size': 80, 'num_hidden_layers': 6, 'intermediate_size': 176,
         'num_attention_heads': 4, 'num_key_value_heads': 2, 'num_global_key_value_heads': 1,
         'sliding_window': 16, 'vocab_size': 512, 'max_position_embeddings': 4096,
+    },
+    'tiny-e2b': {
+        **_SMALL, 'hidden_size': 64, 'num_hidden_layers': 10, 'intermediate_size': 96,
+        'num_attention_heads': 4, 'num_key_value_heads': 1, 'head_dim': 16,
+        'global_head_dim': 32, 'sliding_window': 8, 'vocab_size': 512,
+        'vocab_size_per_layer_input': 512, 'max_position_embeddings': 4096,
+        'hidden_size_per_layer_input': 32, 'num_kv_shared_layers': 5, 'use_double_wide_mlp': True,
     },
 }
 
@@ -67,6 +90,8 @@ def preset_config(preset: str) -> dict[str, Any]:
     if tiny:                             # text only: no media tokens in a vocabulary of 512
         return config
     config.update(_IMAGE_IDS)
+    if preset in ('e2b', 'e4b'):
+        return config
     config['vision_config'] = _unified_vision() if unified else _tower()
     if unified:
         config['audio_config'] = {'audio_embed_dim': 640, 'dtype': 'bfloat16',
@@ -105,7 +130,8 @@ def _text_config(preset: str, model_type: str) -> dict[str, Any]:
         'vocab_size': 262144, 'vocab_size_per_layer_input': 262144,
     }
     text.update(_SIZES[preset])
-    text['layer_types'] = ['full_attention' if index % 6 == 5 else 'sliding_attention'
+    every = _FULL_EVERY.get(preset, 6)
+    text['layer_types'] = ['full_attention' if index % every == every - 1 else 'sliding_attention'
                            for index in range(text['num_hidden_layers'])]
     if model_type == 'gemma4_unified_text':
         for name in ('enable_moe_block', 'hidden_size_per_layer_input', 'moe_intermediate_size',

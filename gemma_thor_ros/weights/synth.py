@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist
@@ -28,6 +28,7 @@ from gemma_thor_ros.weights.drafter_shapes import (
     drafter_kind,
     drafter_shapes,
 )
+from gemma_thor_ros.weights.mlx_modules import MLX_FORMATS, mlx_specs, setting_of
 from gemma_thor_ros.weights.modules import nvfp4_specs
 from gemma_thor_ros.weights.names import parameter
 from gemma_thor_ros.weights.number_formats import (
@@ -48,11 +49,12 @@ from gemma_thor_ros.weights.quantization_config import (
 from gemma_thor_ros.weights.quantize import Convention
 from gemma_thor_ros.weights.safetensors_file import Array
 from gemma_thor_ros.weights.shapes import Shape, TextShapes
+from gemma_thor_ros.weights.synth_mlx import Affine, mlx_tensors, random_affine
 from gemma_thor_ros.weights.tower_shapes import tower_shapes
 from gemma_thor_ros.weights.writer import DEFAULT_SHARD_BYTES, CheckpointWriter, TensorSpec
 
 PREFIX = 'model.language_model.'
-FORMATS = ('bf16', *(convention.value for convention in Convention))
+FORMATS = ('bf16', *(convention.value for convention in Convention), *MLX_FORMATS)
 ALL_PRESETS = (*PRESETS, *DRAFTER_PRESETS)
 
 _CHUNK_BYTES = 1 << 24                   # pieces of large tensors that exist at a time
@@ -73,6 +75,7 @@ class Plan:
     quantised: dict[str, tuple[int, int]]        # on-disk module -> (out, in)
     convention: Convention | None
     quantized_inputs: bool
+    affine: Affine = field(default_factory=dict)
 
     def specs(self) -> list[TensorSpec]:
         """All tensors in the model's order."""
@@ -80,6 +83,8 @@ class Plan:
         if self.convention is not None:
             for module, shape in self.quantised.items():
                 specs += nvfp4_specs(module, shape, self.convention, self.quantized_inputs)
+        for module, (sizes, setting) in self.affine.items():
+            specs += mlx_specs(module, sizes, setting)
         return specs
 
 
@@ -93,6 +98,12 @@ def make_plan(preset: str, checkpoint_format: str, text_only: bool = False) -> P
     config = preset_config(preset)
     if text_only:
         config['vision_config'] = config['audio_config'] = None
+    wanted = setting_of(checkpoint_format)
+    if wanted is not None:
+        plain, affine, config = mlx_tensors(config, wanted)
+        plain.update({name.removeprefix('model.'): shape
+                      for name, shape in tower_shapes(config).items()})
+        return Plan(config, plain, {}, None, False, affine)
     convention = None if checkpoint_format == 'bf16' else Convention(checkpoint_format)
     ignore: tuple[str, ...] = DEFAULT_IGNORE
     if convention is Convention.MODELOPT:
@@ -137,6 +148,9 @@ def write_synthetic(destination: Path, preset: str, checkpoint_format: str, seed
             done += size
             progress(done, writer.total_bytes)
         for size in _write_quantised(writer, plan, seed, num_threads):
+            done += size
+            progress(done, writer.total_bytes)
+        for size in _write_affine(writer, plan, seed, num_threads):
             done += size
             progress(done, writer.total_bytes)
     write_json(destination / 'config.json', plan.config)
@@ -233,6 +247,20 @@ def _write_quantised(writer: CheckpointWriter, plan: Plan, seed: int,
                 for pair in _random_nvfp4(module, shape, convention, plan.quantized_inputs, seed)]
 
     for pairs in bounded_map(batch, tasks, num_threads):
+        for spec, array in pairs:
+            writer.write(spec.name, array)
+        yield sum(spec.nbytes for spec, _ in pairs)
+
+
+def _write_affine(writer: CheckpointWriter, plan: Plan, seed: int,
+                  num_threads: int) -> Iterator[int]:
+    """Write the MLX modules; gives the bytes of each."""
+    def make(module: str) -> list[tuple[TensorSpec, Array]]:
+        shape, setting = plan.affine[module]
+        deviation = _spread(f'{module}.weight', shape, plan.config)[1]
+        return random_affine(module, shape, setting, deviation, _generator(seed, module))
+
+    for pairs in bounded_map(make, list(plan.affine), num_threads):
         for spec, array in pairs:
             writer.write(spec.name, array)
         yield sum(spec.nbytes for spec, _ in pairs)

@@ -214,12 +214,12 @@ def test_wrong_tensors_are_named_with_both_sides(tmp_path: Path, name: str, repl
 def test_forms_that_are_not_supported_are_refused_by_name(tmp_path: Path) -> None:
     module = f'{PREFIX}layers.0.mlp.up_proj'
     for name, tensor, form in (
-            ('scales', ('BF16', np.zeros((48, 1), np.uint16)), 'mlx affine'),
+            ('weight_scale_inv', ('F32', np.ones((1, 1), np.float32)), 'fp8'),
             ('weight_scale', ('F32', np.ones(1, np.float32)), 'fp8')):
         tensors = bf16_tensors()
         tensors[f'{module}.{name}'] = tensor
         with pytest.raises(ConfigError, match=rf"up_proj' is {form}; supported are"):
-            open_checkpoint(write_folder(tmp_path / form, CONFIG, tensors)).text_weights()
+            open_checkpoint(write_folder(tmp_path / name, CONFIG, tensors)).text_weights()
 
 
 def test_experts_must_be_stored_alike(tmp_path: Path) -> None:

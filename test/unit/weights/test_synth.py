@@ -19,9 +19,11 @@ from gemma_thor_ros.weights.modules import Form
 from gemma_thor_ros.weights.names import Part, part_of
 from gemma_thor_ros.weights.presets import PRESETS, preset_config, preset_generation_config
 from gemma_thor_ros.weights.shapes import TextShapes
-from gemma_thor_ros.weights.synth import FORMATS, PREFIX, make_plan, write_synthetic
+from gemma_thor_ros.weights.synth import PREFIX, make_plan, write_synthetic
 
-TINY = ('tiny-moe', 'tiny-dense')
+TINY = ('tiny-moe', 'tiny-dense', 'tiny-e2b')
+NAMED = ('bf16', 'compressed-tensors', 'modelopt')       # with the originals' names
+MLX = ('mlx-3bit-g32', 'mlx-4bit-g64')
 
 
 # Counts of the published checkpoints where they are known (26b-a4b bf16 and compressed-tensors,
@@ -41,6 +43,21 @@ def test_counts_and_sizes(preset: str, form: str, count: int, text_count: int,
     assert Part.UNKNOWN not in {part_of(name, PREFIX) for name in names}
     assert len(make_plan(preset, form, text_only=True).specs()) == text_count
     assert sum(spec.nbytes for spec in specs) / 1e9 == pytest.approx(size_gb, rel=5e-3)
+
+
+@pytest.mark.parametrize(('preset', 'size_gb'), [('12b', 6.7), ('26b-a4b', 14.2), ('31b', 17.3),
+                                                 ('e4b', 4.2), ('e2b', 2.6)])
+def test_mlx_packs_of_four_bits(preset: str, size_gb: float) -> None:
+    plan = make_plan(preset, 'mlx-4bit-g64', text_only=True)
+    specs = {spec.name: spec for spec in plan.specs()}
+    assert sum(spec.nbytes for spec in specs.values()) / 1e9 == pytest.approx(size_gb, rel=0.01)
+    assert specs['language_model.model.embed_tokens.weight'].dtype == 'U32'
+    if preset == '26b-a4b':
+        start = 'language_model.model.layers.0.'
+        assert specs[f'{start}experts.switch_glu.down_proj.biases'].shape == (128, 2816, 11)
+        assert specs[f'{start}router.proj.weight'].shape == (128, 2816 // 4)
+        stated = plan.config['quantization']
+        assert sum(value['bits'] == 8 for key, value in stated.items() if '.' in key) == 30
 
 
 def test_shapes_of_the_published_packs() -> None:
@@ -87,7 +104,7 @@ def test_shapes_agree_with_the_model(preset: str) -> None:
 
 
 @pytest.mark.parametrize('preset', TINY)
-@pytest.mark.parametrize('form', FORMATS)
+@pytest.mark.parametrize('form', (*NAMED, *MLX))
 def test_a_tiny_checkpoint_can_be_read(tmp_path: Path, preset: str, form: str) -> None:
     plan = write_synthetic(tmp_path / 'x', preset, form, 7)
     checkpoint = open_checkpoint(tmp_path / 'x')
@@ -98,7 +115,7 @@ def test_a_tiny_checkpoint_can_be_read(tmp_path: Path, preset: str, form: str) -
         weight = to_float(weights[name])
         assert np.isfinite(weight).all()
         last = name.rpartition('.')[2]
-        if last.endswith('_proj') or name == 'embed_tokens':
+        if weight.ndim > 1 and last != 'proj':
             spread = float(weight.std()) * weight.shape[-1] ** 0.5
             assert 0.85 < spread < 1.15, (name, spread)
         elif last in ('q_norm', 'k_norm'):
@@ -107,12 +124,14 @@ def test_a_tiny_checkpoint_can_be_read(tmp_path: Path, preset: str, form: str) -
             assert float(np.abs(weight - 1).max()) < 0.2, name
     quantised = weights.form('layers.0.mlp.up_proj')
     attention = weights.form('layers.0.self_attn.q_proj')
+    # groups of MLX do not divide the 80 columns of tiny-dense
+    expected = (Form.DENSE, Form.DENSE) if preset == 'tiny-dense' else (Form.MLX, Form.MLX)
     assert {'bf16': (Form.DENSE, Form.DENSE),
             'compressed-tensors': (Form.COMPRESSED_TENSORS, Form.COMPRESSED_TENSORS),
-            'modelopt': (Form.MODELOPT, Form.DENSE)}[form] == (quantised, attention)
+            'modelopt': (Form.MODELOPT, Form.DENSE)}.get(form, expected) == (quantised, attention)
 
 
-@pytest.mark.parametrize('form', FORMATS)
+@pytest.mark.parametrize('form', (*NAMED, *MLX))
 def test_one_seed_gives_one_checkpoint(tmp_path: Path, form: str) -> None:
     for name, seed, threads in (('a', 1, 1), ('b', 1, 3), ('c', 2, 1)):
         write_synthetic(tmp_path / name, 'tiny-moe', form, seed, num_threads=threads)
@@ -122,7 +141,7 @@ def test_one_seed_gives_one_checkpoint(tmp_path: Path, form: str) -> None:
 
 def test_formats_share_what_they_both_keep_in_bf16(tmp_path: Path) -> None:
     views: list[Any] = []
-    for form in FORMATS:
+    for form in NAMED:
         write_synthetic(tmp_path / form, 'tiny-moe', form, 5)
         views.append(open_checkpoint(tmp_path / form).text_weights())
     for name in ('embed_tokens', 'layers.3.input_layernorm', 'layers.3.router.proj'):
