@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ class DraftTarget:
     table: Any
     norm: Any
 
-    @property
+    @cached_property
     def embed_scale(self) -> float:
         """sqrt(H) as the target rounds it: drafters read the same scaled embeddings."""
         root = np.array([self.config.hidden_size ** 0.5], np.float64)
