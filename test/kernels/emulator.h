@@ -74,6 +74,16 @@ static int num_live, current;
 static bool at_barrier[max_threads];     // in __syncthreads, since which generation of it
 static u32 since[max_threads];
 static bool finished[max_threads];
+
+struct Copy {
+    void* to;
+    const void* from;
+    bool real;
+    int group;
+};
+
+static std::vector<Copy> copies[max_threads];
+static int groups[max_threads];          // committed ones
 static void (*body)();
 
 inline void yield() { swapcontext(&contexts[current], &scheduler); }
@@ -117,6 +127,8 @@ static void run_block(int num_threads) {
     for (Warp& warp : warps) warp.barrier = Barrier(), warp.live = 0;
     for (int t = 0; t < num_threads; ++t) {
         finished[t] = at_barrier[t] = false;
+        copies[t].clear();
+        groups[t] = 0;
         ++warps[t / 32].live;
         getcontext(&contexts[t]);
         contexts[t].uc_stack.ss_sp = stacks + t * stack_bytes;
@@ -363,6 +375,35 @@ template <typename T> T load_result(const T* from) { return *from; }
 template <typename T> void store_vector(void* to, T v) { memcpy(to, &v, sizeof v); }
 inline u32 load_activation_word(const void* p) { return *(const u32*)p; }
 inline uint4 load_activations(const void* p) { return *(const uint4*)p; }
+
+// Asynchronous copies happen at the last moment, in the wait, so that a missing one shows.
+inline void copy_async(void* to, const void* from, bool real) {
+    emulator::copies[threadIdx.x].push_back({to, from, real, emulator::groups[threadIdx.x]});
+}
+
+inline void commit_copies() { ++emulator::groups[threadIdx.x]; }
+
+template <int PENDING> void wait_for_copies() {
+    auto& copies = emulator::copies[threadIdx.x];
+    const int done = emulator::groups[threadIdx.x] - PENDING;
+    size_t count = 0;
+    for (; count < copies.size() && copies[count].group < done; ++count) {
+        if (copies[count].real) memcpy(copies[count].to, copies[count].from, 16);
+        else memset(copies[count].to, 0, 16);
+    }
+    copies.erase(copies.begin(), copies.begin() + count);
+}
+
+inline void load_transposed(u32 (&m)[4], const void* row) {
+    const u64 word = (u64)row;
+    const auto all = emulator::exchange(&word, 1);
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int j = 0; j < 4; ++j) {
+        const u16* even = (const u16*)all[8 * j + 2 * t][0];
+        const u16* odd = (const u16*)all[8 * j + 2 * t + 1][0];
+        m[j] = even[g] | (u32)odd[g] << 16;
+    }
+}
 
 template <float (*VALUE)(u32)>
 void multiply_fragments(float (&c)[4], const u32* fragment) {

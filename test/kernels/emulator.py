@@ -35,8 +35,9 @@ def _source(name: str, wanted: str) -> str:
     header = (HERE / 'emulator.h').read_text(encoding='utf-8')
     ours = set(re.findall(r'^(?:inline|template).*?(\w+)\(', header, re.MULTILINE))
     blocks = compiler.kernel_source(name).split('\n\n')
-    text = '\n\n'.join(block for block in blocks if 'typedef' not in block and not ours & set(
-        re.findall(r'^__device__ __forceinline__ [\w ]+?(\w+)\(', block, re.MULTILINE)))
+    theirs = re.compile(r'^__device__ __forceinline__ [\w ]+?(\w+)\(', re.MULTILINE)
+    text = '\n\n'.join(block for block in blocks if 'typedef unsigned' not in block
+                       and not ours & set(theirs.findall(block)))
     glue = []
     for entry, parameters in _ENTRY.findall(text):
         if entry != wanted:
