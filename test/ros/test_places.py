@@ -71,6 +71,14 @@ tools:
     area: lab
     args:
       distance: {type: number, unit: m, min: -20 m, max: 20 m, field: distance}
+  set_gear:
+    description: Drive in a gear, which is a whole number.
+    motion: true
+    action: {name: base/succeed, type: gemma_thor_ros/action/Drive}
+    timeout_s: 10
+    pose: {frame: base_link, x: distance}
+    args:
+      level: {type: integer, min: -128, max: 127, field: distance}
   wander:
     description: Drive ahead, anywhere that localisation knows.
     motion: true
@@ -140,6 +148,21 @@ def test_a_goal_arrives_as_it_was_meant(lab: Lab) -> None:
     assert (goal['qz'], goal['qw']) == pytest.approx((math.sqrt(0.5), math.sqrt(0.5)))
     lab.run(x=1, y=2)
     assert [lab.goals()[-1][name] for name in ('qx', 'qy', 'qz', 'qw')] == [0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize('case', ['D02', 'D03'])
+def test_case_d02_and_case_d03_values_that_would_have_to_be_cast_never_arrive(
+        lab: Lab, case: str) -> None:
+    sent = len(lab.goals())
+    call = CASES[case]['request']['tool_call']
+    tool = {'move_to': 'navigate'}.get(call['name'], call['name'])
+    lab.rig.events.clear()
+    verdict = lab.run(tool, **call['arguments'])
+    assert verdict.outcome.name.lower() == CASES[case]['expected']['outcome']
+    assert Step.SENT not in [event.step for event in lab.rig.events]
+    assert len(lab.goals()) == sent
+    # The same call with values of the right kind goes.
+    assert lab.run(tool, **dict.fromkeys(call['arguments'], 1)).succeeded
 
 
 def test_case_d04_never_a_zero_quaternion(lab: Lab) -> None:

@@ -3,6 +3,7 @@
 """The cases of dispatch_to_ros.jsonl that the policy alone decides; test/ros has the others."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,11 @@ def test_case(case_id: str, kind: str) -> None:
     except CallRefusedError as error:
         outcome = error.outcome.name.lower()
     assert outcome == ('sent' if kind == 'mended' else CASES[case_id]['expected']['outcome'])
+
+
+def test_every_case_has_a_test_with_servers_in_other_processes() -> None:
+    """By its name: test/ros says `case_d05` in the test of case D05."""
+    texts = [path.read_text() for path in (VECTORS.parents[2] / 'ros').rglob('test_*.py')]
+    names = {name for text in texts for name in re.findall(r'def (test_\w*case_\w+)', text)}
+    assert len(CASES) == 11
+    assert [case for case in CASES if not any(f'case_{case.lower()}' in n for n in names)] == []
