@@ -41,6 +41,7 @@ FIRST_ID, NUM_IDS = 512, 3000        # ordinary tokens of the demo model's vocab
 DRAFTERS = ('dflash', 'mtp')
 COMMANDS = ('drive two metres forward', 'go to the kitchen', 'turn left by 90 degrees',
             'please drive back half a metre', 'head over to the dock', 'go to the lab',
+            'hello, who are you?', 'what can you do?', 'stop now',
             'rotate 45 degrees to the right', 'move forward three and a half metres')
 
 
@@ -64,10 +65,11 @@ def main() -> int:
     return 0
 
 
-def load(drafter: str) -> Runtime:
+def load(drafter: str, num_drafts: int = -1) -> Runtime:
     """Load the demo model with a drafter or with 'none'."""
     runtime = Runtime(EngineConfig.from_mapping({
-        'http.enabled': False, 'engine.threads': 1, 'speculation.drafter': drafter}))
+        'http.enabled': False, 'engine.threads': 1, 'speculation.drafter': drafter,
+        'speculation.num_drafts': num_drafts}))
     runtime.start()
     if not runtime.wait_ready(60.0):
         raise SystemExit(runtime.error)

@@ -3,6 +3,7 @@
 """Replays acceptance traces through the draft length rule, against every fixed length.
 
     python bench/draft_length.py [--trace FILE] [--costs NAME] [--json FILE]
+    python bench/draft_length.py --record FILE     # the demo model's own rounds, with all drafts
 
 A trace is a list of rounds, each with the drafter's confidence and whether the draft at each
 position equals the target's token; all lengths see the same rounds. Times come from a cost table
@@ -101,9 +102,35 @@ def changing(seed: int, rounds: int = ROUNDS) -> Trace:
 
 
 def from_file(path: Path) -> Trace:
-    """JSON: {"confidence": [[...]], "right": [[...]]}, as eval-demo writes it."""
+    """What `record` wrote: {"confidence": [[...], ...], "num_right": [...]}, repeated."""
     content = json.loads(path.read_text())
-    return Trace(np.array(content['confidence']), np.array(content['right'], bool))
+    told = np.array(content['confidence'])
+    confidence = np.zeros((len(told), MAX_DRAFTS))
+    confidence[:, :told.shape[1]] = told
+    right = np.arange(MAX_DRAFTS) < np.array(content['num_right'])[:, None]
+    order = np.random.default_rng(0).permutation(np.arange(ROUNDS) % len(told))
+    return Trace(confidence[order], right[order])
+
+
+def record(path: Path) -> None:
+    """Write the rounds of the demo model with DFlash on some commands, all drafts verified."""
+    from cpu_engine import COMMANDS, command, load
+
+    runtime = load('dflash', 7)
+    assert runtime.engine is not None
+    rule = runtime.engine._speculation.rule              # type: ignore[union-attr]
+    learn, confidences, counts = rule.learn, [], []
+
+    def note(kept: KeptRate, confidence: Sequence[float], num_kept: int, num_seen: int) -> None:
+        if len(confidence) == 7:
+            confidences.append([round(value, 4) for value in confidence])
+            counts.append(num_kept)
+        learn(kept, confidence, num_kept, num_seen)
+    rule.learn = note  # type: ignore[method-assign]
+    for text in COMMANDS:
+        command(runtime, text)
+    runtime.stop()
+    path.write_text(json.dumps({'confidence': confidences, 'num_right': counts}) + '\n')
 
 
 def traces(seed: int) -> dict[str, Trace]:
@@ -189,7 +216,11 @@ def main() -> int:
     parser.add_argument('--costs', choices=sorted(COSTS), action='append', help='all by default')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--json', type=Path, help='write the records to this file too')
+    parser.add_argument('--record', type=Path, help='record the demo model instead')
     options = parser.parse_args()
+    if options.record:
+        record(options.record)
+        return 0
     wanted = traces(options.seed)
     if options.trace:
         wanted['recorded'] = from_file(options.trace)

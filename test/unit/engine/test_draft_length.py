@@ -20,6 +20,8 @@ import draft_length as replays
 
 ROUNDS = 1000
 BEST, MIX = 0.97, 1.15                   # the limits
+# bench/draft_length.py --record: the demo model with its DFlash drafter
+DEMO_TRACE = Path(__file__).resolve().parents[2] / 'data' / 'draft_trace.json'
 
 
 def costs_of(table: str) -> StepCosts:
@@ -39,12 +41,14 @@ class TestReplay:
                 ('telling', replays.telling(seed, ROUNDS)),
                 ('right', replays.constant(True, ROUNDS)),
                 ('wrong', replays.constant(False, ROUNDS)),
+                ('demo', replays.from_file(DEMO_TRACE)),
                 ('changing', replays.changing(seed, ROUNDS)))}
             shares = {name: replay.rate / max(rates) for name, (replay, rates) in found.items()}
             changing = shares.pop('changing')            # it has to notice each time
             assert min(shares.values()) >= BEST and changing >= 0.9, (seed, shares, changing)
             if table != 'dense':         # where rows are nearly free, 15 drafts are nearly right
-                gain = replays.mix_gain([found[name] for name in ('falling', 'right', 'wrong')])
+                gain = replays.mix_gain([found[name] for name in (
+                    'falling', 'right', 'wrong', 'demo')])
                 assert gain >= MIX, (seed, gain)
 
     def test_it_uses_what_the_confidence_tells(self) -> None:
