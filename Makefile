@@ -58,6 +58,11 @@ soak: setup ## an hour (SOAK_S=seconds) of the robot's side, and the soaks of en
 	@$(VENV)/bin/python bench/http_soak.py --json bench/reports/http_soak-$$(date +%F).json
 	@scripts/ros_sandbox.sh $(VENV)/bin/python bench/robot_soak.py --seconds $(SOAK_S)
 
+.PHONY: grid
+grid: setup ## the exactness gates at full counts, and the CUDA path on the emulator
+	@$(VENV)/bin/python scripts/build_test_vocab.py
+	@$(VENV)/bin/pytest --grid --require-vocab test/model test/kernels
+
 .PHONY: lint
 lint: setup ## ruff, mypy and the import rules
 	@scripts/run_tests.sh --venv $(VENV) lint

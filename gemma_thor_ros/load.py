@@ -269,6 +269,7 @@ def _plan(config: EngineConfig) -> _Plan:
                 graphs=config['engine.graphs'],
                 num_threads=config['engine.threads'] or min(8, os.cpu_count() or 1),
                 report=report,
+                facts=info.facts,
             )
             report(0.94, 'laying out the KV cache')
             return cuda_model, limits

@@ -16,7 +16,7 @@ from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_inputs import BUCKETS, Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
 from gemma_thor_ros.ops import compile as compiler
-from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops import device, selftest
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.matrix_specs import matrix_specs
 from gemma_thor_ros.ops.row_specs import row_specs
@@ -76,11 +76,13 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
 
 def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights, *,
               context_length: int, page_size: int, kv_dtype: CudaKvDtype, kv_bytes: int,
-              nvfp4_head: bool, graphs: bool, num_threads: int, report: Report) -> CudaGemma4:
+              nvfp4_head: bool, graphs: bool, num_threads: int, report: Report,
+              facts: dict[str, Any]) -> CudaGemma4:
     """Compile what is not in the cache, and stream the weights to the device.
 
-    kv_bytes: what the pages will need. Raises ConfigError when they and the weights do not fit in
-    the device's free memory, and for unfit weights.
+    kv_bytes: what the pages will need; facts takes what was found of the device. Raises
+    ConfigError when pages and weights do not fit in the device's free memory, for unfit weights,
+    and where a kernel is wrong on this device.
     """
     source = StreamedWeights(checkpoint, weights,
                              lambda share: report(0.2 + 0.7 * share, 'reading weights'))
@@ -95,6 +97,9 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     compile_ahead(config, page_size, kv_dtype, num_threads,
                   lambda share: report(0.2 * share, 'compiling kernels'))
     stream = device.new_stream()
+    with device.errors():
+        report(0.2, 'trying the kernels')
+        facts['e2m1'] = _try_kernels(stream)
 
     def head(table: Any) -> Any:
         assert isinstance(table, DenseWeight), type(table)
@@ -108,6 +113,20 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     source.close()
     _log.info('%s holds %.2f GiB of weights', device.info().name, loader.device_bytes / 2**30)
     return model
+
+
+def _try_kernels(stream: Any) -> str:
+    """How e2m1 is decoded here; at the first load on a device every op is tried."""
+    outcome = selftest.settle(stream)
+    if outcome.wrong:
+        raise ConfigError(
+            f'{device.info().name} gives wrong results in '
+            + ', '.join(f'{check.op} (error {check.error:.1e})' for check in outcome.wrong)
+            + '; `gemma-thor selftest` shows all, engine.device cpu runs without it')
+    if outcome.e2m1 != 'hardware' and compiler.converts_e2m1(
+            device.info().arch, compiler.nvrtc().version):
+        _log.warning('%s converts e2m1 wrongly: bit tricks do it instead', device.info().name)
+    return outcome.e2m1
 
 
 def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, num_threads: int,

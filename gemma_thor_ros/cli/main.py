@@ -18,6 +18,8 @@ from gemma_thor_ros.schema import ConfigError, RequestError
 VERBS: dict[str, tuple[str, str]] = {
     'run': ('run', 'start node, endpoint and demo robot, and chat with the robot'),
     'chat': ('chat', 'talk to an endpoint in the terminal'),
+    'bench': ('bench', 'measure this device: decode, verify, prefill, where the time goes'),
+    'selftest': ('selftest', 'try the CUDA ops of this device against their twins'),
     'bench-http': ('bench_http', 'measure an endpoint: first token, between tokens, throughput'),
     'node': ('node', 'start the ROS node (same as ros2 run gemma_thor_ros llm_node)'),
     'demo-robot': ('demo_robot', 'start the simulated robot'),
@@ -27,6 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
     'tools': ('tools', 'check a tool policy'),
     'robot': ('robot', 'look at a running node, over ROS (same as ros2 gemma)'),
     'replay': ('replay', 'run recorded requests again and report differences'),
+    'eval-demo': ('eval_demo', 'measure the demo model on dialogues that it never saw'),
     'inspect': ('inspect_model', 'what a checkpoint holds and whether it can be served'),
     'synth': ('synth', 'a checkpoint of random weights in the real formats'),
 }

@@ -39,7 +39,7 @@ from gemma_thor_ros.ops.kv_append import rope_turns
 from gemma_thor_ros.ops.linear import StoredWeight
 from gemma_thor_ros.ops.sample import SampleRow
 from gemma_thor_ros.ops.staging import StepBuffer
-from gemma_thor_ros.ops.table import StepRows
+from gemma_thor_ros.ops.table import Router, StepRows
 
 Array = npt.NDArray[Any]
 Int32 = npt.NDArray[np.int32]
@@ -182,6 +182,33 @@ class CudaGemma4(Decoder):
             result.tokens[sent.wanted] = found
             self._fed = found
         return result
+
+    def routers(self) -> list[Router]:
+        """The routers of all layers, for benchmarks."""
+        return [layer.experts.router for layer in self._layers if layer.experts is not None]
+
+    def launches(self, key: Key) -> Callable[[], None]:
+        """What enqueues the layers and the head of a pass of these sizes, for benchmarks.
+
+        Its inputs are those of the step before.
+        """
+        cache = self._cache
+        assert cache is not None
+
+        def enqueue() -> None:
+            self._enqueue_layers(key, cache)
+            self._head(0, key.num_rows)
+
+        return enqueue
+
+    def chosen_experts(self, num_rows: int) -> npt.NDArray[np.int32]:
+        """(rows, K) of the last layer of the last pass."""
+        found = np.empty((num_rows, self.config.top_k_experts), np.int32)
+        assert self._act.expert_ids is not None
+        with device.errors():
+            device.copy_out(found, self._act.expert_ids[:num_rows], self.stream)
+            self.stream.synchronize()
+        return found
 
     def warm_up(self, keys: Sequence[Key]) -> None:
         """Load the kernels and make the graphs of some pass sizes, on rows of padding alone."""

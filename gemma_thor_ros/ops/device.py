@@ -27,6 +27,7 @@ from gemma_thor_ros.schema import ConfigError, DeviceError
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6   # CUlaunchAttributeID
 _SHARED_WITHOUT_ASKING = 48 << 10        # more dynamic shared memory has to be requested
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3       # cudaMemcpyKind
+_distrusted: list[str] = []              # why the e2m1 conversion is not used, if it is not
 _OUT_OF_MEMORY = 2                       # CUDA error numbers that leave the context as it was:
 _HARMLESS = {1, _OUT_OF_MEMORY, 98, 701, 900, 901, 902, 903, 904, 905, 906, 907, 908, 909}
 
@@ -94,10 +95,14 @@ def info() -> DeviceInfo:
         properties['l2CacheSize'])
 
 
-@cache
 def has_e2m1_conversion() -> bool:
     """Whether NVFP4 weights are stored and decoded for the device's own e2m1 conversion."""
-    return compiler.converts_e2m1(info().arch, compiler.nvrtc().version)
+    return not _distrusted and compiler.converts_e2m1(info().arch, compiler.nvrtc().version)
+
+
+def distrust_e2m1_conversion() -> None:
+    """Decode NVFP4 by bit tricks from now on; before any weight is put in order."""
+    _distrusted.append('selftest')
 
 
 @cache

@@ -14,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from emulator import Emulator
+import pytest
+from emulator import COMPILER, Emulator
 
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
@@ -74,6 +75,15 @@ class _NumpyAsCupy:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
+
+
+def any_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stream of the CUDA device where there is one, else of the host's stand-in."""
+    if not device.find():
+        return device.new_stream()
+    if COMPILER is None:
+        pytest.skip('there is neither a CUDA device nor a C++ compiler for the emulator')
+    return host_device(request.getfixturevalue('emulator'), monkeypatch)
 
 
 def host_device(emulator: Emulator, monkeypatch: Any) -> HostStream:

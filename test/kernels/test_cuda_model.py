@@ -9,14 +9,12 @@ loader, inputs and graphs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from emulator import COMPILER, Emulator
-from host_device import HostStream, host_device
+from host_device import HostStream, any_stream
 from machine import normal, to_bf16
 
 from gemma_thor_ros.models.batch import Batch, Role, Span
@@ -24,7 +22,6 @@ from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_inputs import Key, cut_passes
 from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.models.gemma4 import Gemma4
-from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings, sample_row
 from gemma_thor_ros.weights.canonical import DenseWeight, Nvfp4Weight, Weight
@@ -121,15 +118,8 @@ STEPS = [batch((P, 0, 0, 21), wanted=[20]), batch((D, 0, 21, 1), (P, 1, 0, 3), w
 
 
 @pytest.fixture
-def stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A stream of a CUDA device where there is one, else of the emulated one."""
-    if not device.find():
-        yield device.new_stream()
-        return
-    if COMPILER is None:
-        pytest.skip('there is neither a CUDA device nor a C++ compiler for the emulator')
-    emulator: Emulator = request.getfixturevalue('emulator')
-    yield host_device(emulator, monkeypatch)
+def stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return any_stream(request, monkeypatch)
 
 
 def errors(rig: Rig, steps: list[Batch]) -> tuple[list[float], float]:
@@ -188,7 +178,7 @@ def scales_left_out(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize('plant', [stale_tables, positions_one_late, scales_left_out])
-def test_a_planted_error_shows(plant: Any, stream: Any) -> None:
+def test_a_planted_error_shows(plant: Any, full: None, stream: Any) -> None:
     if not isinstance(stream, HostStream):
         pytest.skip('the faults are planted into arrays of the host')
     rig = Rig('dense', stream, 'fp8')
@@ -265,7 +255,7 @@ def generate(rig: Rig, count: int, run_ahead: bool, sampling: str = 'drawn',
     return answers
 
 
-def test_run_ahead_changes_no_token(stream: Any) -> None:
+def test_run_ahead_changes_no_token_for_long(full: None, stream: Any) -> None:
     rig = Rig('moe', stream, 'bf16')
     plain = generate(rig, 14, False)
     assert rig.model.num_ahead == 0
@@ -274,7 +264,14 @@ def test_run_ahead_changes_no_token(stream: Any) -> None:
     assert rig.model.num_ahead == 14 and rig.model.num_ahead_used == 13
 
 
-def test_a_step_that_was_not_foreseen_is_run(stream: Any) -> None:
+def test_run_ahead_changes_no_token(stream: Any) -> None:
+    rig = Rig('dense', stream, 'bf16')
+    plain = generate(rig, 4, False)
+    assert generate(rig, 4, True) == plain
+    assert rig.model.num_ahead == 4 and rig.model.num_ahead_used == 3
+
+
+def test_a_step_that_was_not_foreseen_is_run(full: None, stream: Any) -> None:
     def other_token(step: Batch, length: int) -> Batch:
         if length != 4:
             return step
@@ -290,7 +287,7 @@ def test_a_step_that_was_not_foreseen_is_run(stream: Any) -> None:
     assert generate(rig, 8, True, change=other_token) != plain
 
 
-def test_no_step_is_foreseen_without_a_page(stream: Any) -> None:
+def test_no_step_is_foreseen_without_a_page(full: None, stream: Any) -> None:
     rig = Rig('dense', stream, 'bf16')
 
     def short_table(step: Batch, length: int) -> Batch:

@@ -1,0 +1,265 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of `gemma-thor bench`: each measures one thing on a CUDA device and records it.
+
+Speeds are from Engine.submit to the outbox, with sampler, stop check and paging; what runs below
+the engine says path 'model'. Fractions are of the read bandwidth that the same run measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gemma_thor_ros.cli.bench_model import confine_routes
+from gemma_thor_ros.cli.bench_records import Records
+from gemma_thor_ros.engine.engine import Engine
+from gemma_thor_ros.engine.page_pool import plan_pages
+from gemma_thor_ros.models.batch import Batch, Role, Span
+from gemma_thor_ros.models.cuda_inputs import Key
+from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
+from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
+from gemma_thor_ros.ops.step_times import node_times, read_bandwidth
+from gemma_thor_ros.schema import Request, SamplingParams, TokenEvent
+
+PAGE_SIZE = 64
+CHUNK = 256
+TIMEOUT_S = 300.0
+FIRST_ID = 512                           # ordinary tokens from here on
+_VERIFY_RUNS = 30
+_numbers = itertools.count()
+
+
+@dataclass
+class Bench:
+    """What the parts share: the model, the receipt, and what the device reads in a second."""
+
+    model: CudaGemma4
+    records: Records
+    context: dict[str, Any]
+    say: Any                             # print
+    read_gb_s: float = 0.0
+
+    def bandwidth(self) -> None:
+        """Measure the ceiling."""
+        self.read_gb_s = self.records.add('read_gb_s', read_bandwidth(self.model.stream), 'GB/s')
+        self.say(f'read bandwidth {self.read_gb_s:.0f} GB/s')
+
+    def share(self, gb_s: float) -> float | None:
+        """Of the read bandwidth, where it was measured."""
+        return gb_s / self.read_gb_s if self.read_gb_s else None
+
+    @contextmanager
+    def engine(self, num_sequences: int, length: int,
+               kv_dtype: CudaKvDtype | None = None) -> Iterator[Engine]:
+        """A running engine with room for sequences of this length."""
+        if kv_dtype is not None:
+            self.model.kv_dtype = kv_dtype
+        sliding, full = plan_pages(length, num_sequences, page_size=PAGE_SIZE,
+                                   window=self.model.config.sliding_window, prefill_chunk=CHUNK)
+        engine = Engine(self.model, page_size=PAGE_SIZE, num_sliding_pages=sliding,
+                        num_full_pages=full, max_sequences=num_sequences, max_waiting=64,
+                        prefill_chunk=CHUNK, context_length=length, max_checkpoint_pages=0)
+        engine.start()
+        try:
+            yield engine
+        finally:
+            engine.stop()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """When the tokens of one request came: seconds on the steady clock."""
+
+    submitted: float
+    times: tuple[float, ...]
+    token_ids: tuple[int, ...]
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second after the first one."""
+        return (len(self.times) - 1) / (self.times[-1] - self.times[0])
+
+    @property
+    def digest(self) -> str:
+        """Of the token ids."""
+        return hashlib.sha256(np.array(self.token_ids, np.int32).tobytes()).hexdigest()[:16]
+
+
+def ask(engine: Engine, model: CudaGemma4, prompt_tokens: int, max_tokens: int,
+        count: int = 1) -> list[Answer]:
+    """Submit requests of equal length at once, and read them to their ends."""
+    sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    opened = []
+    for index in range(count):
+        ids = np.arange(prompt_tokens) * 7919 + 104729 * index
+        ids = ids % (model.vocab_size - FIRST_ID) + FIRST_ID
+        started = time.perf_counter()
+        opened.append((started, engine.submit(
+            Request(f'bench-{next(_numbers)}', tuple(ids.tolist()), sampling))))
+    answers = []
+    found: list[list[tuple[float, int]]] = [[] for _ in opened]
+    open_boxes = dict(enumerate(opened))
+    while open_boxes:
+        for index, (_, outbox) in list(open_boxes.items()):
+            if not outbox.wait(TIMEOUT_S):
+                raise TimeoutError(f'no token within {TIMEOUT_S:g} s')
+            now = time.perf_counter()
+            for event in outbox.poll():
+                if isinstance(event, TokenEvent):
+                    found[index] += [(now, token) for token in event.token_ids]
+                else:
+                    if len(found[index]) != max_tokens:
+                        raise RuntimeError(f'{len(found[index])} tokens came: {event}')
+                    del open_boxes[index]
+    for (started, _), pairs in zip(opened, found, strict=True):
+        answers.append(Answer(started, tuple(at for at, _ in pairs), tuple(t for _, t in pairs)))
+    return answers
+
+
+def decode(bench: Bench, depths: Sequence[int], num_tokens: int, kv_dtype: CudaKvDtype,
+           check_graphs: bool = False) -> None:
+    """One sequence at some depths; check_graphs: the same tokens without graphs."""
+    for depth in depths:
+        with bench.engine(1, depth + num_tokens + CHUNK, kv_dtype) as engine:
+            ask(engine, bench.model, 16, 8)
+            before = bench.model.num_ahead, bench.model.num_ahead_used
+            answer, = ask(engine, bench.model, depth, num_tokens)
+            ahead = bench.model.num_ahead - before[0], bench.model.num_ahead_used - before[1]
+            context = {**bench.context, 'path': 'engine', 'sequences': 1, 'rows': 1,
+                       'depth': depth, 'kv': kv_dtype, 'tokens': num_tokens,
+                       'token_hash': answer.digest, 'run_ahead': list(ahead)}
+            gaps = np.diff(np.array(answer.times))
+            windows = [part.size / float(part.sum()) for part in np.array_split(gaps, 8)
+                       if part.sum() > 0.0]
+            step_bytes = _step_bytes(bench.model, depth)
+            gb_s = step_bytes * answer.rate / 1e9
+            bench.records.add('decode_tok_s', windows, 'tok/s',
+                              fraction=bench.share(gb_s), **context,
+                              gb_s=round(gb_s, 1), p99_ms=round(float(
+                                  np.quantile(gaps, 0.99)) * 1e3, 3))
+            ttft = (answer.times[0] - answer.submitted) * 1e3
+            bench.records.add('ttft_ms', [ttft], 'ms', **context)
+            bench.say(f'decode depth {depth:6} {kv_dtype:4} {answer.rate:8.1f} tok/s '
+                      f'{gb_s:6.0f} GB/s {bench.share(gb_s) or 0.0:4.0%}  first token '
+                      f'{ttft:.0f} ms run-ahead {ahead[1]}/{ahead[0]}')
+        if check_graphs and depth == depths[0]:
+            bench.model.graphs.enabled = False
+            try:
+                with bench.engine(1, depth + num_tokens + CHUNK, kv_dtype) as engine:
+                    plain, = ask(engine, bench.model, depth, num_tokens)
+            finally:
+                bench.model.graphs.enabled = True
+            same = plain.token_ids == answer.token_ids
+            bench.records.add('tokens_equal', [float(same)], '1 = equal', **context,
+                              compared_with='launches one by one')
+            bench.say(f'without graphs {plain.rate:.1f} tok/s, tokens '
+                      f'{"equal" if same else "DIFFER"}')
+
+
+def sequences(bench: Bench, counts: Sequence[int], depth: int, num_tokens: int,
+              kv_dtype: CudaKvDtype) -> None:
+    """Several sequences together: tokens a second of all, while all of them run."""
+    with bench.engine(max(counts), depth + num_tokens + CHUNK, kv_dtype) as engine:
+        for count in counts:
+            answers = ask(engine, bench.model, depth, num_tokens, count)
+            begin = max(answer.times[0] for answer in answers)
+            end = min(answer.times[-1] for answer in answers)
+            tokens = sum(begin < at <= end for answer in answers for at in answer.times)
+            rate = tokens / (end - begin)
+            bench.records.add('batched_tok_s', [rate], 'tok/s', **bench.context, path='engine',
+                              sequences=count, depth=depth, kv=kv_dtype, tokens=num_tokens)
+            bench.say(f'{count:2} sequences {rate:8.1f} tok/s in all')
+
+
+def prefill(bench: Bench, lengths: Sequence[int], kv_dtype: CudaKvDtype) -> None:
+    """Prompts of some lengths, to their first token."""
+    for length in lengths:
+        with bench.engine(1, length + CHUNK, kv_dtype) as engine:
+            ask(engine, bench.model, 32, 2)
+            answer, = ask(engine, bench.model, length, 2)
+            rate = length / (answer.times[0] - answer.submitted)
+            bench.records.add('prefill_tok_s', [rate], 'tok/s', **bench.context, path='engine',
+                              tokens=length, chunk=CHUNK, kv=kv_dtype)
+            bench.say(f'prefill {length:6} {rate:8.0f} tok/s')
+
+
+def verify(bench: Bench, rows: Sequence[int], allowed: Sequence[int], depth: int,
+           kv_dtype: CudaKvDtype) -> None:
+    """Steps of several rows of one sequence; allowed: experts that the routers choose among.
+
+    `allowed` descends: the routers are confined for good, so this comes last.
+    """
+    model = bench.model
+    model.kv_dtype = kv_dtype
+    num_pages = -(-(depth + 16) // PAGE_SIZE)
+    cache = model.new_kv_cache(num_pages, num_pages, PAGE_SIZE)
+    pages = np.arange(num_pages, dtype=np.int32)
+    settings = SampleSettings(temperature=0.0)
+    rng = np.random.default_rng(0)
+    for limit in [0, *allowed]:
+        if limit:
+            confine_routes(model, limit)
+        for count in rows:
+            times = []
+            for run in range(_VERIFY_RUNS + 3):
+                ids = rng.integers(FIRST_ID, model.vocab_size, count).astype(np.int32)
+                step = Batch(ids, np.arange(depth, depth + count, dtype=np.int32),
+                             (Span(Role.DECODE, 0, count, depth, pages, pages),),
+                             np.arange(count, dtype=np.int32))
+                choice = [SampleRow(settings, depth + 1 + i) for i in range(count)]
+                started = time.perf_counter()
+                model.choose(step, cache, choice)
+                if run >= 3:
+                    times.append((time.perf_counter() - started) * 1e3)
+            distinct = len(np.unique(model.chosen_experts(count))) if model.routers() else 0
+            value = bench.records.add('verify_ms', times, 'ms', **bench.context, path='model',
+                                      rows=count, depth=depth, kv=kv_dtype,
+                                      distinct_experts=distinct)
+            bench.say(f'verify {count:2} rows, {distinct:3} experts {value:7.3f} ms '
+                      f'({min(times):.3f} to {max(times):.3f})')
+
+
+def nodes(bench: Bench, keys: Sequence[Key]) -> None:
+    """A table of where the time of a step goes; the inputs are those of the last step."""
+    for key in keys:
+        table = node_times(bench.model.stream, bench.model.launches(key))
+        total = sum(node.us * node.count for node in table)
+        bench.say(f'{key}: {total / 1e3:.3f} ms in {sum(node.count for node in table)} launches')
+        for node in table:
+            bench.records.add('node_us', [node.us], 'us', **bench.context, path='node',
+                              op=node.entry, rows=key.num_rows, count=node.count,
+                              constants=dict(node.constants))
+            bench.say(f'  {node.entry:26} {node.count:3} x {node.us:7.2f} us = '
+                      f'{node.us * node.count:8.1f} us {node.us * node.count / total:4.0%}')
+
+
+def _step_bytes(model: CudaGemma4, depth: int) -> int:
+    """Bytes that a step of one row has to read: the weights it uses, and its keys."""
+    config = model.config
+    weights = config.vocab_size * config.hidden_size
+    for layer in range(config.num_hidden_layers):
+        shape = config.geometry(layer)
+        weights += config.hidden_size * (shape.qkv_rows + shape.num_q_heads * shape.head_dim)
+        weights += 3 * config.hidden_size * config.intermediate_size
+        weights += 3 * config.top_k_experts * config.hidden_size * config.moe_intermediate_size
+    size = 1 if model.kv_dtype == 'fp8' else 2
+    keys = 0
+    for layer in range(config.num_hidden_layers):
+        shape = config.geometry(layer)
+        seen = depth if shape.window is None else min(depth, shape.window)
+        keys += 2 * seen * shape.num_kv_heads * shape.head_dim * size
+    return weights * 9 // 16 + keys
+
+
+def context_of(model: CudaGemma4, name: str, head: str) -> dict[str, Any]:
+    """What every record says of the model."""
+    return {'model': name, 'format': 'nvfp4', 'head': head,
+            'layers': model.config.num_hidden_layers}

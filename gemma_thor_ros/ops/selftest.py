@@ -1,0 +1,337 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the CUDA ops once on small inputs and compares them with their twins in float64.
+
+For the first load on a device that nobody has tried, and for `gemma-thor selftest`. `settle` keeps
+what it found beside the compiled kernels. The tests of the repository are far stronger; this tells
+whether device, driver and compiler do what they did elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros import resources
+from gemma_thor_ros.ops import (
+    attention_decode,
+    device,
+    embed,
+    geglu,
+    gemm_bf16,
+    gemm_nvfp4,
+    head_nvfp4,
+    kv_append,
+    moe_nvfp4,
+    moe_route,
+    rms_norm,
+)
+from gemma_thor_ros.ops import (
+    compile as compiler,
+)
+from gemma_thor_ros.ops.attention import AttentionSpan, attention_ref, plan_attention
+from gemma_thor_ros.ops.fragment_order import to_fragments
+from gemma_thor_ros.ops.rounding import round_to_bf16
+from gemma_thor_ros.ops.sample import (
+    SampleRow,
+    SampleSettings,
+    pack_rows,
+    sample,
+    sample_row,
+    scratch_sizes,
+)
+from gemma_thor_ros.ops.scratch import Scratch
+
+Array = npt.NDArray[Any]
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+_BF16 = 6e-3                             # outputs that were rounded to bf16, some of them twice
+_SINGLE = 1e-5
+_ROWS = 3
+_SCALE = np.float32(0.02)                # of all matrices
+
+
+@dataclass(frozen=True)
+class Check:
+    """One op: the 2-norm of its error over that of the twin's result; NaN where it has one."""
+
+    op: str
+    error: float
+    limit: float
+
+    @property
+    def good(self) -> bool:
+        """Whether the error is small, and a number."""
+        return self.error < self.limit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a device was found to do. e2m1: 'hardware' or 'bit tricks'."""
+
+    checks: tuple[Check, ...]
+    e2m1: str
+
+    @property
+    def wrong(self) -> list[Check]:
+        """The ops that are not what their twins are."""
+        return [check for check in self.checks if not check.good]
+
+
+@dataclass
+class _Matrix:
+    """A random NVFP4 matrix, or E of them, and its numbers."""
+
+    packed: Array
+    group_scales: Array
+    global_scale: Any
+
+    @classmethod
+    def random(cls, seed: int, *shape: int) -> _Matrix:
+        rng = np.random.default_rng(seed)
+        scales = rng.integers(0x28, 0x48, (*shape[:-1], shape[-1] // 16)).astype(np.uint8)
+        packed = rng.integers(0, 256, (*shape[:-1], shape[-1] // 2)).astype(np.uint8)
+        return cls(packed, scales, np.full(shape[:-2], _SCALE) if shape[:-2] else _SCALE)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.packed.shape[:-1], 2 * self.packed.shape[-1])
+
+    def __getitem__(self, index: int | slice) -> _Matrix:
+        return _Matrix(self.packed[index], self.group_scales[index], self.global_scale[index])
+
+    def dequantize(self, dtype: npt.DTypeLike = np.float64) -> Array:
+        codes = np.stack([self.packed & 15, self.packed >> 4], axis=-1).reshape(self.shape)
+        numbers = np.where(codes & 8, -1.0, 1.0) * _E2M1[codes & 7]
+        bits = self.group_scales.astype(np.int64)        # normal and positive
+        scales = (1 + (bits & 7) / 8) * 2.0 ** ((bits >> 3) - 7)
+        numbers *= np.repeat(scales, 16, axis=-1)
+        result: Array = (numbers * float(_SCALE)).astype(dtype)
+        return result
+
+
+def checks(stream: Any) -> Iterator[Check]:
+    """Run all ops, one after the other."""
+    for op, limit, run in _OPS:
+        found, expected = run(stream)
+        difference = np.linalg.norm((found.astype(np.float64) - expected).ravel())
+        yield Check(op, float(difference / np.linalg.norm(expected.ravel())), limit)
+
+
+def settle(stream: Any, folder: Path | None = None) -> Outcome:
+    """The outcome on this device: from the cache, else found now; NVFP4 falls back if it must.
+
+    Where an op is wrong with the device's e2m1 conversion, everything is tried again with bit
+    tricks, and these are used from now on.
+    """
+    path = (folder or compiler.cache_folder()) / f'selftest-{_key()}.json'
+    known = _read(path)
+    if known is None:
+        known = _find(stream)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(known)), encoding='utf-8')
+    elif known.e2m1 == 'bit tricks' and device.has_e2m1_conversion():
+        device.distrust_e2m1_conversion()
+    return known
+
+
+def _find(stream: Any) -> Outcome:
+    hardware = device.has_e2m1_conversion()
+    found = tuple(checks(stream))
+    if hardware and any(not check.good for check in found):
+        device.distrust_e2m1_conversion()
+        hardware, found = False, tuple(checks(stream))
+    return Outcome(found, 'hardware' if hardware else 'bit tricks')
+
+
+def _key() -> str:
+    """Of all that decides the outcome: device, compiler, sources."""
+    info = device.info()
+    hashed = hashlib.sha256(f'{info} {compiler.nvrtc().version}'.encode())
+    for path in sorted(resources.folder('kernels').glob('*.cu*')):
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()[:24]
+
+
+def _read(path: Path) -> Outcome | None:
+    try:
+        raw = json.loads(path.read_text(encoding='utf-8'))
+        return Outcome(tuple(Check(**check) for check in raw['checks']), raw['e2m1'])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None                      # not there, or cut off: found anew
+
+
+def _normal(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def _bits(numbers: Array) -> Array:
+    """bf16 bits of float32 numbers."""
+    rounded = round_to_bf16(np.ascontiguousarray(numbers, np.float32).copy())
+    return (rounded.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _wide(bits: Array) -> Array:
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def _fetch(array: Any, stream: Any) -> Array:
+    host = np.empty(array.shape, array.dtype)
+    device.copy_out(host, array, stream)
+    stream.synchronize()
+    return _wide(host) if host.dtype == np.uint16 else host
+
+
+def _out(*shape: int, dtype: Any = np.uint16) -> Any:
+    poison = 0x7FC0 if dtype == np.uint16 else np.nan if dtype == np.float32 else -7
+    return device.put(np.full(shape, poison, dtype))
+
+
+def _gemm(stream: Any, pair: bool = False) -> tuple[Array, Array]:
+    parts = [_Matrix.random(seed, 48, 128) for seed in range(1 + pair)]
+    weight = to_fragments(parts, interleaved=pair, stream=stream)
+    x, out = _bits(_normal(5, _ROWS, 128)), _out(_ROWS, 48)
+    gemm_nvfp4.gemm_nvfp4(out, device.put(x), weight, stream)
+    expected = np.empty((_ROWS, 48))
+    gemm_nvfp4.gemm_nvfp4_ref(expected, _wide(x), parts, interleaved=pair)
+    return _fetch(out, stream), expected
+
+
+def _head(stream: Any) -> tuple[Array, Array]:
+    table = _Matrix.random(3, 64, 128)
+    x, out = _bits(_normal(6, _ROWS, 128)), _out(_ROWS, 64, dtype=np.float32)
+    head_nvfp4.head_nvfp4(out, device.put(x), to_fragments([table], stream=stream), 30.0, stream)
+    expected = np.empty((_ROWS, 64))
+    head_nvfp4.head_nvfp4_ref(expected, _wide(x), table, 30.0)
+    return _fetch(out, stream), expected
+
+
+def _dense(stream: Any) -> tuple[Array, Array]:
+    x, weight, out = _bits(_normal(7, _ROWS, 128)), _bits(_normal(8, 48, 128)), _out(_ROWS, 48)
+    gemm_bf16.gemm_bf16(out, device.put(x), device.put(weight), stream)
+    return _fetch(out, stream), _wide(x) @ _wide(weight).T
+
+
+def _experts(stream: Any) -> tuple[Array, Array]:
+    gate, up, down = (_Matrix.random(seed, 8, *shape) for seed, shape in (
+        (11, (64, 128)), (12, (64, 128)), (13, (128, 64))))
+    x, ids = _bits(_normal(9, _ROWS, 128)), np.array([[1, 6], [6, 2], [-1, -1]], np.int32)
+    placed, inner, out = device.put(ids), _out(_ROWS, 2, 64), _out(_ROWS, 2, 128)
+    moe_nvfp4.moe_nvfp4_gate_up(inner, device.put(x), placed, to_fragments(
+        [gate, up], interleaved=True, stream=stream), stream)
+    moe_nvfp4.moe_nvfp4_down(out, inner, placed, to_fragments([down], stream=stream), stream)
+    middle, expected = np.zeros((_ROWS, 2, 64)), np.zeros((_ROWS, 2, 128))
+    moe_nvfp4.moe_nvfp4_gate_up_ref(middle, _wide(x), ids, gate, up)
+    moe_nvfp4.moe_nvfp4_down_ref(expected, middle, ids, down)
+    return _fetch(out, stream)[:2], expected[:2]         # the last row is padding
+
+
+def _route(stream: Any) -> tuple[Array, Array]:
+    x, weight = _bits(_normal(14, _ROWS, 64)), _bits(_normal(15, 16, 64))
+    ids, shares = _out(_ROWS, 4, dtype=np.int32), _out(_ROWS, 4, dtype=np.float32)
+    sizes = moe_route.scratch_sizes(_ROWS, 64, 16)
+    moe_route.moe_route(ids, shares, device.zeros(sizes[0], np.float32),
+                        device.zeros(sizes[1], np.uint32), device.put(x), device.put(weight),
+                        device.put(np.ones(16, np.float32)),
+                        device.put(np.zeros(_ROWS, np.int32)), stream)
+    scores = _wide(x) @ _wide(weight).T
+    best = np.argsort(-scores, axis=1)[:, :4]
+    chosen = np.exp(np.take_along_axis(scores, best, 1) - scores.max(1, keepdims=True))
+    expected = np.concatenate([best, chosen / chosen.sum(1, keepdims=True)], axis=1)
+    return np.concatenate([_fetch(ids, stream), _fetch(shares, stream)], axis=1), expected
+
+
+def _norms(stream: Any) -> tuple[Array, Array]:
+    x, a, weight = _normal(16, _ROWS, 256), _bits(_normal(17, _ROWS, 256)), _normal(18, 256)
+    residual, out, placed = device.put(x), _out(_ROWS, 256), device.put(weight)
+    rms_norm.rms_norm_add(residual, [out], device.put(a), placed, [placed], 1e-6, 0.5, stream)
+    total = x.astype(np.float64)
+    rms_norm.rms_norm_add_ref(total, _wide(a), weight, 1e-6, 0.5, scratch=Scratch(np.float64))
+    normed = np.empty_like(total)
+    rms_norm.rms_norm_ref(normed, total, weight, 1e-6)
+    found = np.concatenate([_fetch(residual, stream), _fetch(out, stream)])
+    return found, np.concatenate([total, normed])
+
+
+def _attention(stream: Any) -> tuple[Array, Array]:
+    """Norms, rope and write of 70 keys, then attention of the last 3 rows over their pages."""
+    heads, length, dim, page = 2, 70, 256, 16
+    pages = np.array([[3, 0, 4, 1, 2]], np.int32)
+    k_pages, v_pages = (device.zeros((5, page, 1, dim), np.uint16) for _ in range(2))
+    qkv = _bits(_normal(19, length, (heads + 2) * dim))
+    ones, positions = device.put(np.ones(dim, np.float32)), np.arange(length, dtype=np.int32)
+    q, table = _out(length, heads, dim), device.put(pages)
+    scales = device.put(np.ones(1, np.float32))
+    kv_append.kv_append(
+        q, k_pages, v_pages, device.put(qkv), ones, device.put(np.full(dim, 0.1, np.float32)),
+        device.put(kv_append.rope_turns(1e4, dim, 128)), device.put(np.zeros(length, np.int32)),
+        device.put(positions), table, (scales, scales), 1e-6, stream)
+    stream.synchronize()
+    rows, out = slice(length - _ROWS, length), _out(_ROWS, heads, dim)
+    scratch = attention_decode.AttentionScratch(
+        device.zeros((_ROWS, heads, 2, dim), np.float32),
+        device.zeros((_ROWS, heads, 2, 2), np.float32),
+        device.zeros(heads * 16, np.uint32))
+    attention_decode.attention_decode(
+        out, q[rows], k_pages, v_pages, scratch,
+        device.put(np.array([[0, _ROWS, length - _ROWS, 0]], np.int32)), table, (scales, scales),
+        None, 4, stream)
+    expected_q = np.empty((length, heads, dim))
+    k, v = (np.zeros((5, page, 1, dim)) for _ in range(2))
+    cos, sin = kv_append.rope_table(positions, 1e4, dim, 128, np.float64)
+    norms = np.ones((heads + 1, dim))
+    norms[-1] = 0.1
+    where = kv_append.PageRows(positions, pages[0][positions // page], positions % page)
+    kv_append.kv_append_ref(expected_q, k, v, _wide(qkv), norms, cos, sin, where, 1e-6,
+                            scratch=Scratch(np.float64))
+    plan = plan_attention([(AttentionSpan(0, _ROWS, length - _ROWS, pages[0]), True)], None, page,
+                          heads, np.float64)
+    expected = np.empty((_ROWS, heads, dim))
+    attention_ref(expected, expected_q[rows].copy(), k, v, plan, scratch=Scratch(np.float64))
+    return _fetch(out, stream), expected
+
+
+def _small(stream: Any) -> tuple[Array, Array]:
+    """Embedding rows and geglu."""
+    table, ids = _bits(_normal(20, 9, 64)), np.array([8, 0, 5], np.int32)
+    hidden = _out(_ROWS, 64, dtype=np.float32)
+    embed.embed(hidden, device.put(ids), device.put(table), 8.0, stream)
+    pair, out = _bits(_normal(21, _ROWS, 128)), _out(_ROWS, 64)
+    geglu.geglu(out, device.put(pair), stream)
+    expected = np.empty((_ROWS, 64))
+    geglu.geglu_ref(expected, _wide(pair))
+    return (np.concatenate([_fetch(hidden, stream), _fetch(out, stream)]),
+            np.concatenate([_wide(table)[ids] * 8, expected]))
+
+
+def _tokens(stream: Any) -> tuple[Array, Array]:
+    logits = 3 * _normal(22, _ROWS, 1024)
+    rows = [SampleRow(SampleSettings(temperature=t, top_k=k, top_p=p, seed=4), 7)
+            for t, k, p in ((0.0, 0, 1.0), (1.0, 20, 0.9), (0.8, 0, 1.0))]
+    packed = pack_rows(rows, 1024)
+    sizes, tokens = scratch_sizes(_ROWS, 1024), _out(_ROWS, dtype=np.int32)
+    placed = tuple(device.put(array) for array in (packed.records, packed.ids, packed.values,
+                                                   packed.masks))
+    scratch = tuple(device.zeros(size, kind) for size, kind in zip(
+        sizes, (np.uint32, np.uint64, np.uint64), strict=True))
+    sample(tokens, device.put(logits), (placed[0], placed[1], placed[2], placed[3]),
+           (scratch[0], scratch[1], scratch[2]), stream)
+    expected = np.array([sample_row(values, row) for values, row in zip(logits, rows,
+                                                                         strict=True)])
+    return _fetch(tokens, stream), expected.astype(np.float64)
+
+
+_Run = Callable[[Any], tuple[Array, Array]]
+_OPS: tuple[tuple[str, float, _Run], ...] = (
+    ('gemm_nvfp4', _BF16, _gemm), ('gemm_nvfp4 with geglu', 2 * _BF16,
+                                   lambda stream: _gemm(stream, True)),
+    ('head_nvfp4', _SINGLE, _head), ('moe_nvfp4', 2 * _BF16, _experts),
+    ('gemm_bf16', _BF16, _dense), ('moe_route', _SINGLE, _route), ('rms_norm', _BF16, _norms),
+    ('kv_append and attention_decode', 2 * _BF16, _attention), ('embed and geglu', _BF16, _small),
+    ('sample', 1e-12, _tokens))

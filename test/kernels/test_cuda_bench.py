@@ -1,0 +1,77 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of `gemma-thor bench` through the whole engine, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_device import any_stream
+from test_cuda_model import Rig
+
+from gemma_thor_ros.cli import bench, bench_device
+from gemma_thor_ros.cli.bench_device import Bench
+from gemma_thor_ros.cli.bench_records import Records
+from gemma_thor_ros.cli.main import main
+from gemma_thor_ros.ops import device
+
+
+@pytest.fixture
+def tiny(request: pytest.FixtureRequest, tmp_path: Path,
+         monkeypatch: pytest.MonkeyPatch) -> Bench:
+    stream = any_stream(request, monkeypatch)
+    monkeypatch.setattr(bench_device, 'PAGE_SIZE', 16)
+    monkeypatch.setattr(bench_device, 'CHUNK', 16)
+    monkeypatch.setattr(bench_device, '_VERIFY_RUNS', 1)
+    monkeypatch.setattr(bench_device, 'FIRST_ID', 5)
+    model = Rig('moe', stream, 'fp8').model
+    return Bench(model, Records(tmp_path / 'receipt.json', card='none'),
+                 bench_device.context_of(model, 'tiny', 'bf16'), lambda line: None, 100.0)
+
+
+def test_decode_and_sequences(full: None, tiny: Bench, tmp_path: Path) -> None:
+    bench_device.decode(tiny, (3,), 12, 'fp8', True)
+    bench_device.sequences(tiny, (2,), 3, 4, 'fp8')
+    records = {record['metric']: record for record in
+               json.loads((tmp_path / 'receipt.json').read_text())}
+    assert records.keys() == {'decode_tok_s', 'ttft_ms', 'tokens_equal', 'batched_tok_s'}
+    assert records['tokens_equal']['value'] == 1.0
+    decoded = records['decode_tok_s']
+    assert decoded['value'] > 0 and decoded['card'] == 'none'
+    assert decoded['context']['depth'] == 3 and len(decoded['context']['token_hash']) == 16
+    started, counted = decoded['context']['run_ahead']
+    assert 9 <= counted <= started <= 11
+
+
+def test_verify(full: None, tiny: Bench) -> None:
+    bench_device.verify(tiny, (4,), (), 20, 'bf16')
+    record, = tiny.records.records
+    assert record['metric'] == 'verify_ms' and record['context']['distinct_experts'] >= 2
+
+
+def test_a_part_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    done: list[str] = []
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError('planted')
+
+    monkeypatch.setattr(Bench, 'bandwidth', fail)
+    monkeypatch.setattr(bench_device, 'decode', fail)
+    monkeypatch.setattr(bench_device, 'prefill', lambda *_: done.append('prefill'))
+    nothing: Any = None
+    assert bench.measure(Bench(nothing, Records(None), {}, lambda line: None),
+                         ['decode', 'prefill'], [1], 1) == 2
+    assert done == ['prefill'] and capsys.readouterr().err.count('RuntimeError: planted') == 2
+
+
+@pytest.mark.skipif(not device.find(), reason='there is a CUDA device here')
+@pytest.mark.parametrize(('words', 'message'), [
+    ([], 'needs a CUDA device, but'), (['--parts', 'decode,naps'], 'naps'),
+    (['--depths', 'deep'], 'deep')])
+def test_wrong_use(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['bench', *words]) == 2
+    assert message in capsys.readouterr().err
