@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     'run': ('run', 'start node, endpoint and demo robot, and chat with the robot'),
     'chat': ('chat', 'talk to an endpoint in the terminal'),
     'bench': ('bench', 'measure this device: decode, verify, prefill, where the time goes'),
+    'roofline': ('roofline', 'what the memory of a device lets a model reach'),
     'selftest': ('selftest', 'try the CUDA ops of this device against their twins'),
     'bench-http': ('bench_http', 'measure an endpoint: first token, between tokens, throughput'),
     'node': ('node', 'start the ROS node (same as ros2 run gemma_thor_ros llm_node)'),
