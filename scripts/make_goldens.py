@@ -99,7 +99,7 @@ CASES: dict[str, dict[str, Any]] = {
             'sliding_window': 5},
         'prompt': 17, 'decode': 4, 'rows': [0, 4, 5, 6, 16]},
     # E2B's form: four sliding layers to a full one, more than half of them without K and V
-    'inputs_wide_one_kv': {
+    'inputs_one_kv_wide': {
         'config': {
             **COMMON, 'vocab_size': 80, 'vocab_size_per_layer_input': 80, 'hidden_size': 40,
             'num_hidden_layers': 10, 'layer_types': [S, S, S, S, F] * 2,

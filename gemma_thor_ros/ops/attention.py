@@ -183,7 +183,8 @@ def _attend(q: Array, k: Array, v: Array, bias: Array, scratch: Scratch,
     np.maximum(top, top.dtype.type(_LOWEST), out=top)
     scores -= top[..., None]
     np.exp(scores, out=scores)
-    stored(scores, rounding)
+    if rounding == 'device':             # MLX keeps the probabilities in float32
+        stored(scores, rounding)
     total = scores.sum(axis=-1)
     np.matmul(scores, v.transpose(0, 2, 1, 3), out=partial)
     weight = np.exp(top - top.max(axis=1, keepdims=True))

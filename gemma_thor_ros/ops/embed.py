@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.linear import TableWeight
-from gemma_thor_ros.ops.rounding import Array, Rounding, stored
+from gemma_thor_ros.ops.rounding import Array, Rounding, stored, stored_by_mlx
 from gemma_thor_ros.ops.shapes import check
 
 
@@ -25,6 +25,7 @@ def embed_ref(out: Array, token_ids: npt.NDArray[Any], table: TableWeight, scale
     out[...] = 0
     real = token_ids >= 0
     out[real] = table.rows(token_ids[real])
+    stored_by_mlx(out, rounding)         # a row of an affine table has more bits than bf16
     out *= out.dtype.type(scale)
     stored(out, rounding)
 

@@ -7,20 +7,24 @@ from __future__ import annotations
 import numpy as np
 
 from gemma_thor_ros.ops.linear import CPU_TILES, RowTiles, TableWeight, linear_ref
-from gemma_thor_ros.ops.rounding import Array
+from gemma_thor_ros.ops.rounding import Array, Rounding, stored_by_mlx
 
 
 def head_ref(logits: Array, x: Array, table: TableWeight, softcap: float, *,
-             tiles: RowTiles = CPU_TILES) -> None:
+             tiles: RowTiles = CPU_TILES, rounding: Rounding = 'none') -> None:
     """Write logits (R, V) from normed rows x (R, H); R is a multiple of the decode tile.
 
     One kernel for all rows, whatever their role: logits belong to the token that is drawn next.
-    The products are not rounded to a narrower type.
+    'device' rounds nothing here; 'mlx' computes products and soft cap in bf16.
     """
     linear_ref(logits, x, table.linear, x.shape[0], tiles=tiles)
+    stored_by_mlx(logits, rounding)
     logits /= logits.dtype.type(softcap)
+    stored_by_mlx(logits, rounding)
     np.tanh(logits, out=logits)
+    stored_by_mlx(logits, rounding)
     logits *= logits.dtype.type(softcap)
+    stored_by_mlx(logits, rounding)
 
 
 def bytes_moved(num_rows: int, vocab_size: int, hidden_size: int, table_bytes: int,

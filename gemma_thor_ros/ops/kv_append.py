@@ -25,6 +25,7 @@ from gemma_thor_ros.ops.rounding import (
     Rounding,
     e4m3_scale,
     stored,
+    stored_by_mlx,
     stored_kv,
 )
 from gemma_thor_ros.ops.scratch import Scratch
@@ -62,7 +63,7 @@ def kv_append_ref(q: Array, k_pages: Array, v_pages: Array, qkv: Array, norm_wei
     repeated per head; cos, sin (T, 1, pairs); kv_scales (KV,) of k and of v, for 'fp8'. 'device'
     rounds q to bf16; k and v are rounded once to kv_dtype (None: bf16 for 'device', else float32).
     """
-    kv_dtype = kv_dtype or ('bf16' if rounding == 'device' else 'float32')
+    kv_dtype = kv_dtype or ('float32' if rounding == 'none' else 'bf16')
     k_scales, v_scales = kv_scales or (None, None)
     num_tokens, num_q_heads, head_dim = q.shape
     num_kv_heads = k_pages.shape[2]
@@ -73,6 +74,7 @@ def kv_append_ref(q: Array, k_pages: Array, v_pages: Array, qkv: Array, norm_wei
     qk = scratch.get('kv_append_qk', num_tokens, num_roped, head_dim)
     np.multiply(heads[:, :num_roped], scale[:, :num_roped], out=qk)
     qk *= norm_weight
+    stored_by_mlx(qk, rounding)
     _rotate(qk, cos, sin, scratch)
     q[...] = qk[:, :num_q_heads]
     stored(q, rounding)
@@ -106,6 +108,7 @@ def queries_ref(q: Array, weight: Array, cos: Array, sin: Array, eps: float, *,
     """
     q *= inverse_rms(q, eps)[..., None]
     q *= weight
+    stored_by_mlx(q, rounding)
     _rotate(q, cos, sin, scratch)
     stored(q, rounding)
 

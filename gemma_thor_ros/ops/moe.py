@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gemma_thor_ros.ops.geglu import geglu_ref
 from gemma_thor_ros.ops.linear import StoredWeight, tiled_matmul, values
-from gemma_thor_ros.ops.rounding import Array, Rounding, stored
+from gemma_thor_ros.ops.rounding import Array, Rounding, stored, stored_by_mlx
 from gemma_thor_ros.ops.scratch import Scratch
 
 
@@ -71,7 +71,7 @@ def moe_ref(out: Array, x: Array, expert_ids: npt.NDArray[Any], expert_weights: 
     """Write out (T, H) from x (T, H), expert_ids and expert_weights (T, K).
 
     rows: the real rows; the others get 0. 'device' rounds the two products and geglu's result of
-    each expert to bf16, not the sum.
+    each expert to bf16, not the sum; 'mlx' rounds the weighted results and the sum too.
     """
     num_pairs, num_chosen = rows.size * expert_ids.shape[1], expert_ids.shape[1]
     # pair p is (row, k) = (p // K, p % K); order lists the pairs by expert
@@ -95,10 +95,13 @@ def moe_ref(out: Array, x: Array, expert_ids: npt.NDArray[Any], expert_weights: 
     by_pair = scratch.get('moe_by_pair', num_pairs, x.shape[1])
     by_pair[order] = result
     by_pair *= expert_weights[rows].reshape(-1, 1)
+    stored_by_mlx(by_pair, rounding)
     total = by_pair.reshape(rows.size, num_chosen, -1)
     combined = total[:, 0]
     for k in range(1, num_chosen):
         combined += total[:, k]
+    if rounding == 'mlx':
+        combined = stored(np.ascontiguousarray(combined), rounding)
     out[...] = 0
     out[rows] = combined
 

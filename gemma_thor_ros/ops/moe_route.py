@@ -18,7 +18,7 @@ from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.linear import CPU_TILES, LinearWeight, RowTiles, linear_ref
 from gemma_thor_ros.ops.rms_norm import rms_norm_ref
-from gemma_thor_ros.ops.rounding import Array, Rounding
+from gemma_thor_ros.ops.rounding import Array, Rounding, stored_by_mlx
 from gemma_thor_ros.ops.scratch import Scratch
 from gemma_thor_ros.ops.shapes import check
 
@@ -32,12 +32,13 @@ def moe_route_ref(expert_ids: npt.NDArray[Any], expert_weights: Array, residual:
     """Write expert_ids (T, K) and expert_weights (T, K), best first.
 
     residual (T, H); scale (H,) is router.scale times H^(-1/2); proj (E, H). 'device' rounds the
-    normed input to bf16; z and the weights stay as they are.
+    normed input to bf16, z and the weights stay as they are; 'mlx' rounds those and scale too.
     """
     normed = scratch.get('moe_route_x', *residual.shape)
-    rms_norm_ref(normed, residual, scale, eps, rounding)
+    rms_norm_ref(normed, residual, stored_by_mlx(scale.copy(), rounding), eps, rounding)
     scores = scratch.get('moe_route_z', residual.shape[0], proj.shape[0])
     linear_ref(scores, normed, proj, num_decode_rows, tiles=tiles)
+    stored_by_mlx(scores, rounding)
     np.negative(scores, out=scores)
     best = np.argsort(scores, axis=-1, kind='stable')[:, :expert_ids.shape[1]]
     expert_ids[...] = best
@@ -46,7 +47,9 @@ def moe_route_ref(expert_ids: npt.NDArray[Any], expert_weights: Array, residual:
     np.subtract(chosen[:, :1], chosen, out=expert_weights)
     np.exp(expert_weights, out=expert_weights)
     expert_weights /= expert_weights.sum(axis=-1, keepdims=True)
+    stored_by_mlx(expert_weights, rounding)
     expert_weights *= per_expert_scale[best]
+    stored_by_mlx(expert_weights, rounding)
 
 
 def moe_route(expert_ids: Any, expert_weights: Any, scores: Any, tickets: Any, x: Any,

@@ -15,7 +15,7 @@ import numpy as np
 
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
-from gemma_thor_ros.ops.rounding import Array, Rounding, stored
+from gemma_thor_ros.ops.rounding import Array, Rounding, stored, stored_by_mlx
 from gemma_thor_ros.ops.scratch import Scratch
 from gemma_thor_ros.ops.shapes import check
 
@@ -44,28 +44,32 @@ def rms_norm_ref(out: Array, x: Array, weight: Array, eps: float,
 
 
 def rms_norm_add_ref(residual: Array, branch: Array, weight: Array, eps: float, scale: float,
-                     *, scratch: Scratch) -> None:
-    """residual = (residual + rms(branch; weight)) * scale, all (T, H); never rounded.
+                     *, scratch: Scratch, rounding: Rounding = 'none') -> None:
+    """residual = (residual + rms(branch; weight)) * scale, all (T, H); 'mlx' alone rounds it.
 
     scale is the layer_scalar where the sum ends the layer, else 1.
     """
     normed = scratch.get('rms_norm_add', *branch.shape)
     rms_norm_ref(normed, branch, weight, eps)
-    residual += normed
+    residual += stored_by_mlx(normed, rounding)
+    stored_by_mlx(residual, rounding)
     if scale != 1.0:
         residual *= residual.dtype.type(scale)
+        stored_by_mlx(residual, rounding)
 
 
 def rms_norm_sum_ref(out: Array, a: Array, weight_a: Array, b: Array, weight_b: Array, eps: float,
-                     *, scratch: Scratch) -> None:
+                     *, scratch: Scratch, rounding: Rounding = 'none') -> None:
     """out = rms(a; weight_a) + rms(b; weight_b), all (T, H): dense MLP and experts meet here.
 
-    Not rounded: the sum goes straight into another norm.
+    'mlx' alone rounds: on a device the sum goes straight into another norm.
     """
     normed = scratch.get('rms_norm_sum', *b.shape)
     rms_norm_ref(out, a, weight_a, eps)
     rms_norm_ref(normed, b, weight_b, eps)
-    out += normed
+    stored_by_mlx(out, rounding)
+    out += stored_by_mlx(normed, rounding)
+    stored_by_mlx(out, rounding)
 
 
 # On the device the residual x (T, H) is f32, what goes into a product bf16. Every launch ends with

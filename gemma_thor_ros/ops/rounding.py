@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Rounding = Literal['none', 'device']
+# 'device': where a CUDA device of ours stores bf16; 'mlx': where MLX does, for affine packs
+Rounding = Literal['none', 'device', 'mlx']
 KvDtype = Literal['float32', 'bf16', 'fp8']
 
 # dtype -> (integer view, bits that bf16 drops): fractions have 52, 23 and 7 bits.
@@ -44,7 +45,12 @@ def round_to_bf16(x: Array) -> Array:
 
 def stored(x: Array, rounding: Rounding) -> Array:
     """What memory holds after x was written to it: x itself, or x rounded to bf16 in place."""
-    return round_to_bf16(x) if rounding == 'device' else x
+    return x if rounding == 'none' else round_to_bf16(x)
+
+
+def stored_by_mlx(x: Array, rounding: Rounding) -> Array:
+    """The same for what MLX keeps in bf16 and a CUDA device in float32: the residual, logits."""
+    return round_to_bf16(x) if rounding == 'mlx' else x
 
 
 E4M3_MAX = 448.0

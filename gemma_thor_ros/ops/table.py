@@ -299,7 +299,7 @@ def cpu_op_table(dtype: npt.DTypeLike, rounding: Rounding, *, decode_threads: in
                  kv_dtype: KvDtype | None = None) -> OpTable:
     """The NumPy twins as a device. dtype float32, or float64 for the oracle.
 
-    K and V are rounded to kv_dtype; None: to bf16 for 'device', else not at all.
+    K and V are rounded to kv_dtype; None: not at all for 'none', else to bf16.
     """
     scratch = Scratch(dtype)
     return OpTable(
@@ -308,8 +308,8 @@ def cpu_op_table(dtype: npt.DTypeLike, rounding: Rounding, *, decode_threads: in
         tiles=tiles,
         embed=partial(embed_ref, rounding=rounding),
         rms_norm=partial(rms_norm_ref, rounding=rounding),
-        rms_norm_add=partial(rms_norm_add_ref, scratch=scratch),
-        rms_norm_sum=partial(rms_norm_sum_ref, scratch=scratch),
+        rms_norm_add=partial(rms_norm_add_ref, scratch=scratch, rounding=rounding),
+        rms_norm_sum=partial(rms_norm_sum_ref, scratch=scratch, rounding=rounding),
         rope_table=partial(rope_table, dtype=np.dtype(dtype)),
         kv_append=partial(kv_append_ref, scratch=scratch, rounding=rounding, kv_dtype=kv_dtype),
         plan_attention=partial(plan_attention, dtype=np.dtype(dtype)),
@@ -318,7 +318,7 @@ def cpu_op_table(dtype: npt.DTypeLike, rounding: Rounding, *, decode_threads: in
         geglu=partial(geglu_ref, rounding=rounding),
         moe_route=partial(moe_route_ref, tiles=tiles, scratch=scratch, rounding=rounding),
         moe=partial(moe_ref, scratch=scratch, rounding=rounding),
-        head=partial(head_ref, tiles=tiles),
+        head=partial(head_ref, tiles=tiles, rounding=rounding),
         queries=partial(queries_ref, scratch=scratch, rounding=rounding),
         per_layer_inputs=partial(per_layer_inputs_ref, rounding=rounding),
         narrow=partial(narrowed_ref, rounding=rounding),

@@ -15,8 +15,11 @@ from forward import Array, Role, Rows, page_table, step
 
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.gemma4 import Gemma4
+from gemma_thor_ros.ops.linear import LinearWeight, linear_ref
+from gemma_thor_ros.ops.rounding import round_to_bf16
 from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight, to_float
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
+from gemma_thor_ros.weights.mlx_bits import quantize_affine
 from gemma_thor_ros.weights.synth import write_synthetic
 
 TOKENS = (counter_weights.counter_bytes('mlx', 44) % 512).tolist()
@@ -30,6 +33,65 @@ def logits(model: Gemma4) -> Array:
             *((i, i + 1, Role.DECODE) for i in range(40, 44))]
     return np.concatenate([step(model, cache, Rows(TOKENS[a:b], a, role, pages))[0]
                            for a, b, role in cuts])
+
+
+def is_bf16(x: Array) -> bool:
+    return bool(np.array_equal(round_to_bf16(np.ascontiguousarray(x).copy()), x))
+
+
+def stored_model(folder: Path, preset: str, form: str, **options: Any) -> Gemma4:
+    write_synthetic(folder, preset, form, 3, force=True)
+    checkpoint = open_checkpoint(folder)
+    config = ModelConfig.from_dict(checkpoint.config, checkpoint.generation_config)
+    return Gemma4(config, checkpoint.text_weights(), **options)
+
+
+@pytest.mark.parametrize('preset', ['tiny-moe', 'tiny-e2b'])
+def test_rounding_of_mlx(tmp_path: Path, preset: str) -> None:
+    """'mlx' keeps residual and logits in bf16, which 'device' does not, and stays near float64."""
+    exact = logits(stored_model(tmp_path, preset, 'mlx-6bit-g32', dtype=np.float64))
+    single: Any = {'dtype': np.float32}
+    for rounding in ('mlx', 'device'):
+        model = stored_model(tmp_path, preset, 'mlx-6bit-g32', rounding=rounding, **single)
+        residuals: list[Array] = []
+        pages = page_table(4, seed=1)
+        cache = model.new_kv_cache(4, 4, 16)
+        rows = step(model, cache, Rows(TOKENS[:40], 0, Role.PREFILL, pages),
+                    tap=lambda layer, x, sink=residuals: sink.append(x))[0]
+        narrow = [is_bf16(x) for x in (*residuals, rows)]
+        assert all(narrow) if rounding == 'mlx' else not any(narrow)
+        assert is_bf16(cache.k_pages[0]) and is_bf16(cache.v_pages[0])
+        found = logits(model)
+        difference = np.linalg.norm(found - exact, axis=-1) / np.linalg.norm(exact, axis=-1)
+        assert 1e-4 < np.median(difference) < 0.1
+        whole = np.concatenate([
+            rows, *(step(model, cache, Rows(TOKENS[i:i + 1], i, Role.DECODE, pages))[0]
+                    for i in range(40, 44))])
+        assert np.array_equal(whole, found)          # one prefill equals two chunks
+
+
+@pytest.mark.parametrize('group', [32, 64, 128])
+@pytest.mark.parametrize('bits', [2, 3, 4, 5, 6, 8])
+def test_product_against_float64(bits: int, group: int) -> None:
+    """|err| <= 4e-6 times the sum of |terms|, for generated and prompt rows, kept or unpacked."""
+    rng = np.random.default_rng(bits * group)
+    codes = quantize_affine(rng.standard_normal((70, 384)).astype(np.float32), bits, group)
+    weight = AffineWeight(codes.words, DenseWeight(codes.scales, 'bf16'),
+                          DenseWeight(codes.biases, 'bf16'), bits, group)
+    x = rng.standard_normal((3 + 32, 384)).astype(np.float32)
+    exact = x.astype(np.float64) @ weight.dequantize(np.float64).T
+    terms = np.abs(x.astype(np.float64)) @ np.abs(weight.dequantize(np.float64)).T
+    results = []
+    for resident in (True, False):
+        out = np.empty((35, 70), np.float32)
+        linear_ref(out, x, LinearWeight([weight], np.float32, resident), 3)
+        assert (np.abs(out - exact) <= 4e-6 * terms).all()
+        results.append(out)
+    assert np.array_equal(*results)
+    planted = AffineWeight(weight.words, weight.scales,
+                           DenseWeight(weight.biases.data ^ np.uint16(1), 'bf16'), bits, group)
+    linear_ref(results[0], x, LinearWeight([planted], np.float32), 3)
+    assert not (np.abs(results[0] - exact) <= 4e-6 * terms).all()
 
 
 @pytest.mark.parametrize(('preset', 'form'), [
