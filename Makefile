@@ -61,7 +61,8 @@ soak: setup ## an hour (SOAK_S=seconds) of the robot's side, and the soaks of en
 .PHONY: grid
 grid: setup ## the exactness gates at full counts, and the CUDA path on the emulator
 	@$(VENV)/bin/python scripts/build_test_vocab.py
-	@$(VENV)/bin/pytest --grid --require-vocab test/model test/kernels
+	@$(VENV)/bin/pytest --grid --require-vocab test/model test/kernels \
+	  test/unit/engine/test_draft_length.py
 
 .PHONY: lint
 lint: setup ## ruff, mypy and the import rules
