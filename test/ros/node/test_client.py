@@ -19,6 +19,8 @@ from gemma_thor_ros.msg import ChatMessage, ErrorCode, SamplingParams, TokenChun
 
 WORDS = ' '.join(f'word{i}' for i in range(30))
 SHORT = SamplingParams(max_tokens=6)
+# Goes on for 3 s or more: time to act in the middle of it.
+LONG = SamplingParams(max_tokens=800, ignore_eos=True)
 
 
 @pytest.fixture(scope='module')
@@ -90,7 +92,7 @@ def test_a_stream_that_is_left_is_cancelled(client, peer):
     )
     peer.until(lambda: peer.node.count_publishers('/llm_node/tokens') > 0)
     time.sleep(0.2)
-    stream = client.stream('hello', request_id='left')
+    stream = client.stream('hello', request_id='left', sampling=LONG)
     next(stream)
     stream.close()
     peer.until(lambda: any(c.last and c.request_id == 'left' for c in tokens), 3.0)
@@ -106,12 +108,12 @@ def test_async(client):
 
 
 def test_cancel(client):
-    call = client.start('hello')
+    call = client.start('hello', sampling=LONG)
     next(iter(call))
     call.cancel()
     with pytest.raises(ChatError) as caught:
         call.result()
-    assert caught.value.code == ErrorCode.CANCELLED and WORDS.startswith(caught.value.result.text)
+    assert caught.value.code == ErrorCode.CANCELLED and caught.value.result.text
 
 
 def test_errors_carry_code_and_sentence(client):
@@ -228,12 +230,12 @@ def test_a_killed_node_is_noticed_in_all_ways_of_asking(talking):
         list(stream)
     noticed = time.monotonic() - killed
     assert caught.value.code == ErrorCode.NOT_READY
-    assert 1.5 < noticed < 4.0, noticed
+    assert 1.5 < noticed < 5.0, noticed
     assert done.wait(2.0)
     with pytest.raises(ChatError, match='silent'):
         later.result()
     asking.join(5.0)
-    assert errors['ask'][0] == ErrorCode.NOT_READY and errors['ask'][1] - killed < 4.0
+    assert errors['ask'][0] == ErrorCode.NOT_READY and errors['ask'][1] - killed < 5.0
 
 
 def test_a_client_that_did_not_listen_takes_no_silence_for_death(talking, fresh_peer):

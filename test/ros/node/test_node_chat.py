@@ -40,6 +40,9 @@ from gemma_thor_ros.srv import Chat as ChatOnce
 STEP_S = 0.005
 WORDS = ' '.join(f'word{i} é🤖' for i in range(14))
 SHORT = SamplingParams(max_tokens=8)
+# Goes on for 5 s or more: time to act in the middle of it, however slow the machine is.
+LONG = SamplingParams(max_tokens=950, ignore_eos=True)
+SOON_S = 1.0             # far from the end of LONG; bench/stop_latency.py has the real figure
 
 
 @pytest.fixture(scope='module')
@@ -132,37 +135,37 @@ def cancel(peer, handle):
 
 def test_cancel_while_tokens_flow(peer, node, tokens):
     flowing = threading.Event()
-    handle = peer.send_goal(request_id='cut', feedback=lambda _: flowing.set())
+    handle = peer.send_goal(request_id='cut', feedback=lambda _: flowing.set(), sampling=LONG)
     assert flowing.wait(5.0)
     status, result, seconds = cancel(peer, handle)
     assert status == GoalStatus.STATUS_CANCELED and result.error_code == ErrorCode.CANCELLED
-    assert seconds < 0.2 + STEP_S
+    assert seconds < SOON_S
     assert result.finish_reason == 'cancelled' and 'cancelled' in result.error_msg
-    assert 0 < len(result.text) < len(WORDS) and WORDS.startswith(result.text)
+    assert result.text and 0 < result.usage.completion_tokens < 950
     chunks = whole(peer, tokens, 'cut')
     assert ''.join(c.text for c in chunks) == result.text
     assert chunks[-1].finish_reason == 'cancelled'
 
 
 def test_cancel_while_another_waits_for_a_slot(peer, node):
-    running = [peer.send_goal() for _ in range(2)]
+    running = [peer.send_goal(sampling=LONG) for _ in range(2)]
     waiting = peer.send_goal()
     status, result, seconds = cancel(peer, waiting)
     assert status == GoalStatus.STATUS_CANCELED and result.text == ''
-    assert seconds < 0.2 + STEP_S
+    assert seconds < SOON_S
     for handle in running:
-        assert peer.wait(handle.get_result_async()).result.text == WORDS
+        assert cancel(peer, handle)[0] == GoalStatus.STATUS_CANCELED
 
 
 def test_cancel_right_after_the_goal(peer, node):
     """The cancel may come before the goal's thread has begun."""
     for _ in range(10):
-        status, result, _ = cancel(peer, peer.send_goal())
+        status, result, _ = cancel(peer, peer.send_goal(sampling=LONG))
         assert status == GoalStatus.STATUS_CANCELED, result.error_msg
 
 
 def test_cancel_service(peer, node):
-    handles = [peer.send_goal(request_id=f'victim{i}') for i in range(2)]
+    handles = [peer.send_goal(request_id=f'victim{i}', sampling=LONG) for i in range(2)]
     response = peer.call(Cancel, 'cancel', request_id='victim0', reason='an operator said so')
     assert list(response.request_ids) == ['victim0'] and response.error_code == 0
     answer = peer.wait(handles[0].get_result_async())
@@ -176,20 +179,20 @@ def test_cancel_service(peer, node):
 
 
 def test_a_request_id_is_unique_while_it_runs(peer, node):
-    handle = peer.send_goal(request_id='twin')
+    handle = peer.send_goal(request_id='twin', sampling=LONG)
     status, result = peer.run_goal(request_id='twin')
     assert status == GoalStatus.STATUS_ABORTED
     assert result.error_code == ErrorCode.INVALID_REQUEST and "'twin'" in result.error_msg
-    assert peer.wait(handle.get_result_async()).result.text == WORDS
+    assert cancel(peer, handle)[0] == GoalStatus.STATUS_CANCELED
     assert peer.run_goal(request_id='twin', sampling=SHORT)[1].error_code == 0
 
 
 def test_time_limit(peer, node):
     start = time.monotonic()
-    status, result = peer.run_goal(timeout=Duration(nanosec=200_000_000))
+    status, result = peer.run_goal(timeout=Duration(sec=1), sampling=LONG)
     assert status == GoalStatus.STATUS_ABORTED and result.error_code == ErrorCode.TIMEOUT
-    assert '0.2 s' in result.error_msg and time.monotonic() - start < 1.0
-    assert 0 < len(result.text) < len(WORDS)
+    assert '1 s' in result.error_msg and time.monotonic() - start < 3.0
+    assert result.text and result.usage.completion_tokens < 950
 
 
 def test_services_have_time_limits(peer, node):
@@ -203,13 +206,13 @@ def test_busy(peer, node):
         state = peer.call(GetModelInfo, 'get_model_info').state
         return state.running, state.waiting
 
-    handles = [peer.send_goal() for _ in range(2)]
-    peer.until(lambda: load() == (2, 0), 2.0)
+    handles = [peer.send_goal(sampling=LONG) for _ in range(2)]
+    peer.until(lambda: load() == (2, 0), 4.0)
     once = {'messages': [ChatMessage(role='user', content='x')]}
     response = peer.call(ChatOnce, 'chat_once', **once)
     assert response.error_code == ErrorCode.BUSY and '2 of 2' in response.error_msg
     handles += [peer.send_goal() for _ in range(3)]
-    peer.until(lambda: load() == (2, 3), 2.0)
+    peer.until(lambda: load() == (2, 3), 4.0)
     full = peer.call(Ask, 'ask', prompt='x')
     assert full.error_code == ErrorCode.BUSY and '2' in full.error_msg and '3' in full.error_msg
     status, result = peer.run_goal()

