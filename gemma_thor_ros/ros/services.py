@@ -200,6 +200,9 @@ def _fill_model_info(response: srv.GetModelInfo.Response, chat: Chat) -> None:
     response.max_context_length = info.max_context_length
     response.kv_dtype = info.kv_dtype
     response.max_sequences = info.max_sequences
+    response.vision = bool(info.facts.get('vision', False))
+    drafter = str(info.facts.get('drafter', ''))
+    response.drafter = '' if drafter == 'none' else drafter
     response.thinking_default = info.thinking
     response.stop_token_ids = list(info.stop_ids)
     response.engine_version = str(info.facts.get('engine_version', ''))
