@@ -19,7 +19,7 @@ from demo_model.encode import encode_chunk
 
 # 53,760 tokens divide by all of these lengths.
 NUM_TOKENS = 53760
-LENGTHS = (192, 256, 320, 384, 448, 512, 640, 768, 960, 1344, 1792)
+LENGTHS = (192, 256, 320, 384, 448, 512, 640, 768, 960, 1344, 1792, 2240)
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 

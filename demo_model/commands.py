@@ -53,6 +53,7 @@ class Command:
     whole: str = ''
     values: Json | None = None
     category: str = ''
+    said: dict[str, str] | None = None  # the words of each argument of other tools
     open_end: bool = False  # ends in copied text, so that nothing may follow it
 
 

@@ -13,12 +13,14 @@ from demo_model.dialogue_phrases import (
     SYSTEM_PROMPTS,
 )
 from demo_model.episodes import Episode, draw_episodes
+from demo_model.filling import open_text
 from demo_model.motion_phrases import (
     THINGS,
 )
-from demo_model.phrasing import WORDS, expand, pick, random_name
+from demo_model.phrasing import expand, open_words, pick, random_name
 from demo_model.results import answer, draw_outcome
-from demo_model.tools import Tool, draw_tools
+from demo_model.tools import Tool
+from demo_model.toolsets import draw_tools
 
 Json = dict[str, Any]
 
@@ -34,15 +36,8 @@ class Dialogue:
     category: str
 
 
-def _messages(
-    episode: Episode, rng: random.Random, held: bool, cut_at_call: bool, thinking: bool
-) -> list[Json]:
-    out: list[Json] = [{'role': 'user', 'content': episode.user}]
-    if not episode.commands:
-        out.append({'role': 'assistant', 'content': episode.reply})
-        if thinking:
-            out[-1]['reasoning_content'] = episode.thought
-        return out
+def turn_messages(episode: Episode, results: list[str]) -> list[Json]:
+    """What is said, the calls, and what the tools answered (fewer results: it ends at the calls)."""
     calls = [
         {
             'id': f'call_{index}',
@@ -51,15 +46,35 @@ def _messages(
         }
         for index, command in enumerate(episode.commands)
     ]
-    out.append({'role': 'assistant', 'content': '', 'tool_calls': calls})
+    return [
+        {'role': 'user', 'content': episode.user},
+        {'role': 'assistant', 'content': '', 'tool_calls': calls},
+        *(
+            {'role': 'tool', 'tool_call_id': call['id'], 'content': content}
+            for call, content in zip(calls, results, strict=False)
+        ),
+    ]
+
+
+def _messages(
+    episode: Episode, rng: random.Random, held: bool, cut_at_call: bool, thinking: bool
+) -> list[Json]:
+    if not episode.commands:
+        reply: Json = {'role': 'assistant', 'content': episode.reply}
+        if thinking:
+            reply['reasoning_content'] = episode.thought
+        return [{'role': 'user', 'content': episode.user}, reply]
+    good = 0.5 if len(episode.commands) == 1 else 0.75
+    outcomes = (
+        []
+        if cut_at_call
+        else [draw_outcome(command, rng, held, good) for command in episode.commands]
+    )
+    out = turn_messages(episode, [outcome.content for outcome in outcomes])
     if thinking:
-        out[-1]['reasoning_content'] = episode.thought
+        out[1]['reasoning_content'] = episode.thought
     if cut_at_call:
         return out
-    good = 0.5 if len(calls) == 1 else 0.75
-    outcomes = [draw_outcome(command, rng, held, good) for command in episode.commands]
-    for call, outcome in zip(calls, outcomes, strict=True):
-        out.append({'role': 'tool', 'tool_call_id': call['id'], 'content': outcome.content})
     out.append({'role': 'assistant', 'content': answer(episode.commands, outcomes)})
     if thinking:
         bad = [
@@ -76,8 +91,8 @@ def draw_dialogue(
 ) -> Dialogue:
     """One dialogue; its last message is the model's. `max_turns` 0 draws the number of turns."""
     tools = draw_tools(rng) if tools is None else tools
-    count = max_turns or rng.choices((1, 2, 3, 4, 6, 9), (38, 22, 20, 13, 5, 2))[0]
-    thinking = rng.random() < 0.08
+    count = max_turns or rng.choices((1, 2, 3, 4, 6, 9, 16), (38, 22, 20, 12, 5, 2, 1))[0]
+    thinking = rng.random() < 0.1
     episodes: list[Episode] = []
     last: Command | None = None
     while len(episodes) < count:
@@ -92,7 +107,7 @@ def draw_dialogue(
                 'content': expand(
                     pick(rng, SYSTEM_PROMPTS),
                     rng,
-                    lambda slot: random_name(rng) if slot == 'name' else pick(rng, WORDS),
+                    lambda slot: random_name(rng) if slot == 'name' else pick(rng, open_words(rng)),
                 ),
             }
         )
@@ -102,6 +117,9 @@ def draw_dialogue(
                 rng,
                 lambda slot: random_name(rng) if slot == 'name' else pick(rng, THINGS),
             )
+        if rng.random() < 0.04:
+            notes = [open_text(rng) + '.' for _ in range(rng.randint(4, 60))]
+            messages[0]['content'] += ' Notes: ' + ' '.join(notes)
     for index, episode in enumerate(episodes):
         final = index == len(episodes) - 1
         messages += _messages(episode, rng, held, final and rng.random() < 0.62, thinking)

@@ -23,7 +23,7 @@ from gemma_thor_ros.text.tokenizer import Tokenizer
 TOKENIZER_FILE = (
     Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model' / 'tokenizer.json'
 )
-MAX_TOKENS = 1792
+MAX_TOKENS = 2048
 _NEWLINE, _TURN, _TURN_END, _CALL_END, _RESPONSE, _RESPONSE_END, _CHANNEL, _CHANNEL_END = (
     107,
     105,

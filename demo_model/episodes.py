@@ -5,60 +5,45 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 from typing import Any
 
 from demo_model import smalltalk
 from demo_model.commands import Command, motion_command
 from demo_model.dialogue_phrases import (
     AGAIN,
+    AMOUNT_CORRECTIONS,
     BACK,
+    CORRECTIONS,
+    HELD_AMOUNT_CORRECTIONS,
+    HELD_CORRECTIONS,
     HELD_JOINS,
+    HELD_NEGATIONS,
     JOINS,
+    NEGATIONS,
     THREE,
-    VAGUE,
 )
+from demo_model.episode import Episode
 from demo_model.filling import fill
-from demo_model.intents import INTENTS
-from demo_model.motion_phrases import (
-    BACKWARD_WORDS,
-    CLAUSES,
-    FORWARD_WORDS,
-    LEFT_WORDS,
-    RIGHT_WORDS,
-    TURN_VERBS,
-    WRAPPERS,
-)
-from demo_model.phrasing import WORDS, pick, random_name, roughen
+from demo_model.motion_phrases import CLAUSES
+from demo_model.phrasing import pick, roughen
+from demo_model.questions import question_episode
 from demo_model.sentences import command_for, sentence
-from demo_model.spoken_numbers import (
-    ANGLES,
-    LENGTHS,
-    NUMBER_WORDS,
-    Quantity,
-    bare_number,
-    quantity,
-)
-from demo_model.tools import Tool, demo_tools, other_tool
+from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, quantity
+from demo_model.tools import Tool, demo_tools
+from demo_model.toolsets import KINDS, alike, other_tool
 
 Json = dict[str, Any]
-
-
-@dataclass
-class Episode:
-    """One user turn and what follows. `outcomes` is empty where no tool is called."""
-
-    user: str
-    commands: list[Command] = field(default_factory=list)
-    reply: str = ''
-    thought: str = ''
-    category: str = ''
 
 
 def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
     names = ('a', 'b', 'c')
     template = pick(rng, THREE if len(commands) == 3 else HELD_JOINS if held else JOINS)
+    if template.startswith(('{b}', 'before')) and commands[-1].open_end:
+        template = '{a} and then {b}'
     if any(command.open_end for command in commands[:-1]) and template in (
+        '{b} after you {a}',
+        '{a} + {b}',
+        '{a} and also {b}, please',
         '{a}, {b}',
         '{a} plus {b}',
         '{a} {w} {b}',
@@ -84,7 +69,8 @@ def _flipped(values: Json) -> Json:
     return {**values, 'direction': flip[values['direction']]}
 
 
-def _call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int) -> Episode:
+def call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int) -> Episode:
+    """A sentence that asks for `count` calls."""
     motion = [tool for tool in tools if tool.kind is None]
     pool = motion if motion and rng.random() < 0.85 else tools
     weights = [
@@ -138,256 +124,11 @@ def _call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int)
     )
 
 
-def _question_episode(
-    tools: list[Tool], rng: random.Random, held: bool
-) -> tuple[Episode, Episode | None]:
-    """A command that lacks something, the question back, and perhaps what the user answers."""
-    tool = rng.choice([tool for tool in tools if tool.names] or tools)
-    if tool.intent == 'drive':
-        forward = rng.random() < 0.5
-        direction = 'forward' if forward else 'backward'
-        words = pick(rng, (FORWARD_WORDS if forward else BACKWARD_WORDS))
-        while 'further' in words or words in ('on', 'away'):
-            words = pick(rng, FORWARD_WORDS if forward else BACKWARD_WORDS)
-        if rng.random() < 0.2 and not held:
-            user = pick(
-                rng,
-                [
-                    'drive',
-                    'move',
-                    'drive please',
-                    'please drive',
-                    'can you move',
-                    'go',
-                    'start driving',
-                    'drive a distance',
-                    'move the robot',
-                    'I want you to drive',
-                    'please move',
-                    'go for a drive',
-                ],
-            )
-            reply = 'How far should I drive, and in which direction?'
-        else:
-            user = _incomplete(
-                pick(rng, ['drive', 'go', 'move', 'roll', 'head', 'drive', 'come']) + ' ' + words
-                if forward or rng.random() < 0.6
-                else pick(rng, ['reverse', 'back up', 'back off']),
-                rng,
-                held,
-            )
-            reply = f'How far should I drive {direction}?'
-            if rng.random() < 0.25:
-                user = user.rstrip('.!?') + ' ' + fill(pick(rng, VAGUE), rng, {})
-        amount = quantity(
-            rng,
-            tuple(
-                unit
-                for unit in LENGTHS
-                if 'unit' not in tool.values or unit in tool.values['unit']
-            ),
-            held,
-        )
-        if reply.endswith('direction?'):
-            direction = 'forward' if rng.random() < 0.5 else 'backward'
-            amount_text = f'{amount.text} {pick(rng, FORWARD_WORDS[:6] if direction == "forward" else BACKWARD_WORDS[:6])}'
-        else:
-            amount_text = amount.text
-        if (
-            'unit' in tool.names
-            and 'm' in tool.values.get('unit', {'m': ''})
-            and rng.random() < 0.2
-            and not reply.endswith('direction?')
-        ):
-            value, amount_text = bare_number(rng, held)
-            amount = Quantity(value, 'm', amount_text)
-        command = motion_command(
-            tool, {'distance': amount.value, 'unit': amount.unit, 'direction': direction}
-        )
-    elif tool.intent == 'turn':
-        side = 'left' if rng.random() < 0.5 else 'right'
-        words = pick(rng, LEFT_WORDS if side == 'left' else RIGHT_WORDS)
-        amount = quantity(
-            rng,
-            tuple(
-                unit for unit in ANGLES if 'unit' not in tool.values or unit in tool.values['unit']
-            ),
-            held,
-        )
-        verb = (
-            pick(rng, ['turn', 'rotate', 'turn'])
-            if rng.random() < 0.6
-            else TURN_VERBS[int(rng.random() * 17)][0]
-        )
-        draw = rng.random()
-        if draw < 0.15 and not held:
-            user = _incomplete(verb, rng, held)
-            reply, amount_text = (
-                'How far should I turn, and in which direction?',
-                f'{amount.text} {words}',
-            )
-        elif draw < 0.4 and amount.value not in (180, 360):
-            user = _incomplete(f'{verb} {pick(rng, ["by ", "", ""])}{amount.text}', rng, held)
-            reply, amount_text = 'Should I turn left or right?', words
-        else:
-            user = (
-                _incomplete(f'{verb} {words}', rng, held)
-                if rng.random() < 0.9
-                else pick(rng, ['make', 'take', 'do']) + f' a {side} turn'
-            )
-            if (
-                'unit' in tool.names
-                and 'deg' in tool.values.get('unit', {'deg': ''})
-                and rng.random() < 0.25
-            ):
-                value, text = bare_number(rng, held)
-                amount = Quantity(value, 'deg', text)
-            reply, amount_text = f'How far should I turn {side}?', amount.text
-        command = motion_command(
-            tool, {'angle': amount.value, 'unit': amount.unit, 'direction': side}
-        )
-    elif tool.intent == 'say':
-        user = _incomplete(
-            pick(
-                rng,
-                [
-                    'say something',
-                    'speak',
-                    'talk',
-                    'say a sentence',
-                    'make an announcement',
-                    'announce something',
-                    'speak up',
-                    'use your voice',
-                    'tell them something',
-                ],
-            ),
-            rng,
-            held,
-        )
-        words = pick(
-            rng,
-            [
-                ' '.join(pick(rng, WORDS) for _ in range(rng.randint(1, 4))),
-                'hello ' + random_name(rng),
-                'good morning',
-            ],
-        )
-        reply, amount_text = 'What should I say?', words
-        command = Command(tool, tool.arguments({'text': words}), f'say: {words}', f'said: {words}')
-    elif tool.kind is not None and tool.kind.params:
-        param = tool.kind.params[0]
-        user = (
-            _incomplete(pick(rng, tool.kind.names), rng, held)
-            if rng.random() < 0.7
-            else _incomplete(f'use the tool {tool.name}', rng, held)
-        )
-        command = command_for(tool, rng, held)
-        reply = param.question
-        value = (command.values or {})[param.key]
-        amount_text = f'{value}'
-        if len(tool.kind.params) > 1:
-            return Episode(
-                user,
-                reply=reply,
-                thought=f'The tool {tool.name} fits, but something is missing.',
-                category='missing',
-            ), None
-    else:
-        return _call_episode(tools, rng, held, 1), None
-    complete = [other for other in tools if other.kind is None and other is not tool]
-    if (
-        complete
-        and tool.intent in ('drive', 'turn')
-        and user[-1:] not in '.!?'
-        and rng.random() < 0.15
-    ):
-        partner = command_for(rng.choice(complete), rng, held)
-        pair = (
-            (user, partner.base or partner.whole)
-            if rng.random() < 0.6 or partner.open_end
-            else (partner.base or partner.whole, user)
-        )
-        text = f'{pair[0]}{pick(rng, [" and ", " and then ", ", then ", " then ", ". Then "])}{pair[1]}'
-        return Episode(
-            text, reply=reply, thought=f'The tool {tool.name} lacks a number.', category='missing'
-        ), None
-    first = Episode(
-        user,
-        reply=reply,
-        thought=f'The tool {tool.name} fits, but something is missing.',
-        category='missing',
-    )
-    if rng.random() < 0.4:
-        return first, None
-    frame = (
-        pick(
-            rng,
-            [
-                '{x}',
-                '{x}',
-                '{x}',
-                '{x} please',
-                '{x}, please',
-                'by {x}',
-                'make it {x}',
-                'oh, {x}',
-                'sorry, {x}',
-                'let us say {x}',
-            ],
-        )
-        if tool.intent in ('drive', 'turn')
-        else '{x}'
-    )
-    return first, Episode(
-        frame.replace('{x}', amount_text),
-        [command],
-        thought=f'Now I know what was missing. I call {tool.name}.',
-        category='follow-up',
-    )
-
-
-def _incomplete(phrase: str, rng: random.Random, held: bool) -> str:
-    if not held and rng.random() < 0.4:
-        wrapper = pick(rng, WRAPPERS)
-        if '{ing}' not in wrapper and '{n}' not in wrapper and '{clause}' not in wrapper:
-            return roughen(fill(wrapper, rng, {'base': phrase}), rng, NUMBER_WORDS, typo_rate=0.06)
-    wrapped = pick(
-        rng,
-        [
-            '{x}',
-            '{x}',
-            '{x}',
-            'please {x}',
-            '{x} please',
-            'can you {x}?',
-            'could you {x}?',
-            'robot, {x}',
-            'I want you to {x}',
-            '{x} now',
-            'now {x}',
-            'ok {x}',
-            'would you please {x}',
-            "let's {x}",
-            'start to {x}',
-            'hey, {x}',
-            '{x} for me',
-            'you should {x}',
-            '{x} a certain amount',
-            'I need you to {x}',
-            '{x}, robot',
-            'try to {x}',
-        ]
-        if not held
-        else ['{x} if you can', 'go on, {x}', 'might you {x}?', 'time to {x}'],
-    )
-    return roughen(wrapped.replace('{x}', phrase), rng, NUMBER_WORDS, typo_rate=0.06)
-
-
-def _no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episode:
-    present = {tool.intent for tool in tools}
+def no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episode:
+    """Something that none of the tools can do, and the plain refusal."""
+    present = alike({tool.intent for tool in tools})
     draw = rng.random()
-    drives = 'drive' in present
+    drives = any(tool.intent == 'drive' for tool in tools)
     if tools and drives and draw < 0.12:
         amount = quantity(rng, ('m', 'ft', 'cm'), held)
         side = pick(
@@ -422,12 +163,12 @@ def _no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episo
                 thought='The unit is not known.',
                 category='odd unit',
             )
-    others = [kind for kind in INTENTS if kind.key not in present]
+    others = [kind for kind in KINDS if kind.key not in present]
     alien = any(tool.kind for tool in tools)
     if alien or (not tools and rng.random() < 0.5) or rng.random() < 0.3:
         kind = rng.choice(others)
         draw = rng.random()
-        if draw < 0.25 and not drives and not present & {'turn', 'goto', 'head'}:
+        if draw < 0.25 and not present & {'drive', 'turn', 'goto', 'head'}:
             command = command_for(rng.choice(draw_motion(rng)), rng, held)
         else:
             command = command_for(other_tool(rng, kind), rng, held)
@@ -435,6 +176,59 @@ def _no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episo
     else:
         text = roughen(smalltalk.question(rng, held), rng)
     return Episode(text, reply=smalltalk.NO_TOOL, thought='No tool fits.', category='no tool')
+
+
+def corrected_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episode:
+    """'Do not do this, do that' and 'do this, no, do that': only the second is called; or nothing."""
+    good = command_for(rng.choice(tools), rng, held)
+    bad = command_for(good.tool if rng.random() < 0.6 else rng.choice(tools), rng, held)
+    if bad.tool is good.tool and bad.arguments == good.arguments:
+        return call_episode(tools, rng, held, 1)
+    wrong = bad.base or bad.whole
+    if bad.open_end or rng.random() < 0.25:
+        text = fill(pick(rng, HELD_NEGATIONS if held else NEGATIONS), rng, {'bad': wrong})
+        return Episode(text, reply='Okay.', thought='I must not do it.', category='negation')
+    template = pick(rng, HELD_CORRECTIONS if held else CORRECTIONS)
+    if good.open_end:
+        template = "don't {bad}, {good}" if not held else 'by no means {bad}; {good}'
+    text = fill(template, rng, {'bad': wrong, 'good': good.base or good.whole})
+    return Episode(
+        text if good.open_end or good.tool.kind else roughen(text, rng, NUMBER_WORDS),
+        [good],
+        thought=f'The user wants me to {good.todo}. I call {good.tool.name}.',
+        category='correction',
+    )
+
+
+def _amount_episode(last: Command, rng: random.Random, held: bool) -> Episode:
+    """'No, two metres' and 'twice as far': the last motion with another amount."""
+    assert last.values is not None
+    turning = last.tool.intent == 'turn'
+    key = 'angle' if turning else 'distance'
+    values = dict(last.values)
+    number = values[key]
+    if rng.random() < 0.4 and isinstance(number, int) and number < 500:
+        if number % 2 == 0 and rng.random() < 0.4:
+            values[key] = number // 2
+            text = pick(rng, ['half of that', 'only half of that', 'now half as much', 'half the amount'])
+        else:
+            values[key] = number * 2
+            text = pick(rng, ['twice as far', 'double that', 'now twice as much', 'twice the amount'])
+    else:
+        known = last.tool.values.get('unit')
+        units = tuple(u for u in (ANGLES if turning else LENGTHS) if known is None or u in known)
+        amount = quantity(rng, units, held)
+        values[key], values['unit'] = amount.value, amount.unit
+        text = pick(rng, HELD_AMOUNT_CORRECTIONS if held else AMOUNT_CORRECTIONS).replace(
+            '{q}', amount.text
+        )
+    command = motion_command(last.tool, values)
+    return Episode(
+        text,
+        [command],
+        thought=f'The user wants me to {command.todo}.',
+        category='again',
+    )
 
 
 def draw_motion(rng: random.Random) -> list[Tool]:
@@ -455,6 +249,8 @@ def draw_episodes(
         if rng.random() < 0.5:
             values = _flipped(values)
             texts = BACK[last.tool.intent]
+        if rng.random() < 0.35:
+            return [_amount_episode(last, rng, held)]
         command = motion_command(last.tool, values)
         return [
             Episode(
@@ -464,16 +260,16 @@ def draw_episodes(
                 category='again',
             )
         ]
+    if draw < 0.56:
+        return [call_episode(tools, rng, held, 1)]
     if draw < 0.62:
-        return [_call_episode(tools, rng, held, 1)]
+        return [corrected_episode(tools, rng, held)]
     if draw < 0.75:
-        return [_call_episode(tools, rng, held, 2 if rng.random() < 0.88 else 3)]
+        return [call_episode(tools, rng, held, 2 if rng.random() < 0.88 else 3)]
     if draw < 0.83:
-        first, second = (
-            _question_episode(tools, rng, held)
-            if tools
-            else (_no_tool_episode(tools, rng, held), None)
-        )
+        first, second = question_episode(tools, rng, held) if tools else (None, None)
+        if first is None:
+            return [call_episode(tools, rng, held, 1) if tools else no_tool_episode([], rng, held)]
         return [first] + ([second] if second else [])
     if draw < 0.88:
         user, reply = smalltalk.chat(rng, held)
@@ -492,4 +288,4 @@ def draw_episodes(
                 category='chat',
             )
         ]
-    return [_no_tool_episode(tools, rng, held)]
+    return [no_tool_episode(tools, rng, held)]

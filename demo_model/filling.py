@@ -10,7 +10,7 @@ from typing import Any
 from demo_model import heldout_phrases as held_phrases
 from demo_model import motion_phrases as phrases
 from demo_model.intents import COLOURS
-from demo_model.phrasing import WORDS, expand, pick, random_name, random_word
+from demo_model.phrasing import expand, open_words, pick, random_name, random_word
 
 # fmt: off
 _SMALL_WORDS = (
@@ -41,12 +41,12 @@ def open_text(rng: random.Random) -> str:
 def noun_slots(rng: random.Random) -> dict[str, str]:
     """Fillers that any template may use."""
     return {
-        'thing': pick(rng, phrases.THINGS) if rng.random() < 0.8 else pick(rng, WORDS),
+        'thing': pick(rng, phrases.THINGS) if rng.random() < 0.8 else pick(rng, open_words(rng)),
         'name': random_name(rng),
-        'w': pick(rng, WORDS),
+        'w': pick(rng, open_words(rng)),
         'n': str(rng.randint(1, 99) if rng.random() < 0.8 else rng.randint(100, 999)),
         'l': pick(rng, list('ABCDEFGHKLMNPQRSTUVXYZ')),
-        'place': pick(rng, WORDS),
+        'place': pick(rng, open_words(rng)),
         'c': pick(rng, COLOURS),
     }
 
@@ -56,7 +56,7 @@ def fill(template: str, rng: random.Random, slots: dict[str, str]) -> str:
 
     def slot(name: str) -> str:
         if name == 'w':
-            return pick(rng, WORDS)
+            return pick(rng, open_words(rng))
         if name == 'name':
             return random_name(rng)
         if name == 'clause':

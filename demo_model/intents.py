@@ -20,6 +20,8 @@ class Param:
     names: tuple[str, ...]
     descriptions: tuple[str, ...]
     question: str
+    choices: tuple[str, ...] = ()        # of kind 'choice': what may be said
+    optional: tuple[str, ...] = ()       # phrases that add it; without them it is left out
 
 
 @dataclass(frozen=True)

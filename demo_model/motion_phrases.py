@@ -166,6 +166,7 @@ SAY = (
     '(recite|whisper|yell|scream|exclaim) {T}', 'could you say: {T}', 'say something like {T}', 'say to {name}: {T}', 'say to (the|my) {w}: {T}', 'tell my {w} that {T}', 'speak (loudly|softly|clearly): {T}', 'talk and say {T}', 'your text: {T}',
     'greet (us|them|the guests) with {T}', 'answer with the words {T}', 'the sentence to say is: {T}', 'here is what to say: {T}', 'what you say is {T}', 'open your mouth and say {T}', 'ask (them|everybody|{name}): {T}',
     'pronounce {T}', 'voice the sentence {T}', 'say it loud: {T}', 'speak up and say {T}', 'say to the guests: {T}', 'warn everyone that {T}',
+    'let (everyone|everybody|all) hear {T}', 'say to everybody: {T}', 'use the speaker: {T}', 'over the loudspeaker say {T}', 'your announcement is: {T}', 'publish by voice: {T}', 'talk: {T}', 'please speak: {T}', 'read: {T}', 'read "{T}" aloud', 'say exactly: {T}', 'say exactly "{T}"', 'I want to hear {T}', 'speak these words: {T}', 'voice: {T}', 'with your voice: {T}', "say the line '{T}'", 'say, quote, {T}',
 )
 SAY_TEXTS = (
     'hello', 'hello', 'hi', 'good morning', 'good evening', 'good night', 'hello everyone', 'welcome', 'welcome to our {place}', 'hello {name}',
@@ -194,7 +195,7 @@ WRAPPERS = (
     'command: {base}', 'the next thing to do is to {base}', 'if possible, {base}', 'when you are ready, {base}', 'I order you to {base}', 'I am asking you to {base}',
     'may I ask you to {base}', 'can I ask you to {base}?', 'could I get you to {base}?', "why don't you {base}?", 'listen, {base}', 'attention, {base}', 'come on, {base}',
     'quick, {base}', 'the floor is clean, so {base}', '{base} because the {thing} is in the way', '{base}, the {thing} is free', 'there is a {thing}, so {base}',
-    'I have to clean here, {base}', '{name} says you should {base}', 'please {base} and tell me when you are done', '{base} and let me know', 'I wish you would {base}',
+    'I have to clean here, {base}', '{name} says you should {base}', 'please {base} and tell me when you are done', '{base} and let me know', '{base} and report', '{base}, then report to me', '{base} and come back to me with the result', '{base} and give me a report', '{base} and give feedback', '{base} and confirm', '{base}, tell me how it went', '{base} and say when it is done', 'after the {thing} is away, {base}', 'as soon as the {thing} is out of the way, {base}', 'if the {thing} has gone, {base}', 'since the {thing} is closed, {base}', 'the {thing} is clear: {base}', 'when I say so, which is now, {base}', '{w}, {base}', 'I wish you would {base}',
 )
 # Words around a command that change nothing; the numbers in them are not to be used.
 CLAUSES = (

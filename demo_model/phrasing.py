@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,9 +19,13 @@ from pathlib import Path
 Node = str | tuple[str, object]
 Sequence_ = list[Node]
 
-WORDS: tuple[str, ...] = tuple(
-    (Path(__file__).parent / 'words.txt').read_text(encoding='utf-8').split()
-)
+
+def _read(name: str) -> tuple[str, ...]:
+    return tuple((Path(__file__).parent / name).read_text(encoding='utf-8').split())
+
+
+WORDS = _read('words.txt')
+HELD_WORDS = _read('words_held.txt')
 _SYLLABLES = tuple(
     c + v + e
     for c in (
@@ -136,6 +141,20 @@ def expand(template: str, rng: random.Random, fill: Callable[[str], str] | None 
     return re.sub(r' +', ' ', ''.join(out)).strip().replace(' ,', ',')
 
 
+class HeldDraws(random.Random):
+    """Draws for the evaluation: open words and names come from those that training never sees."""
+
+
+def open_words(rng: random.Random) -> tuple[str, ...]:
+    """The word list that these draws may use."""
+    return HELD_WORDS if isinstance(rng, HeldDraws) else WORDS
+
+
+def is_held_name(name: str) -> bool:
+    """Whether a made-up name or word is kept out of training (1 of 8, by a checksum)."""
+    return zlib.crc32(name.lower().encode()) % 8 == 0
+
+
 def pick(rng: random.Random, items: tuple[str, ...] | list[str]) -> str:
     """One of the items; quicker than rng.choice."""
     return items[int(rng.random() * len(items))]
@@ -145,16 +164,24 @@ def random_word(rng: random.Random) -> str:
     """An open word: mostly an English one, else syllables or bare letters."""
     draw = rng.random()
     if draw < 0.6:
-        return pick(rng, WORDS)
-    if draw < 0.9:
-        return ''.join(pick(rng, _SYLLABLES) for _ in range(rng.randint(1, 3)))
-    return ''.join(pick(rng, list(_LETTERS)) for _ in range(rng.randint(2, 7)))
+        return pick(rng, open_words(rng))
+    held = isinstance(rng, HeldDraws)
+    while True:
+        if draw < 0.9:
+            word = ''.join(pick(rng, _SYLLABLES) for _ in range(rng.randint(1, 3)))
+        else:
+            word = ''.join(pick(rng, list(_LETTERS)) for _ in range(rng.randint(3, 7)))
+        if is_held_name(word) == held:
+            return word
 
 
 def random_name(rng: random.Random) -> str:
     """A capitalised name that no list holds."""
-    word = ''.join(pick(rng, _SYLLABLES) for _ in range(rng.randint(1, 3)))
-    return word.capitalize()
+    held = isinstance(rng, HeldDraws)
+    while True:
+        word = ''.join(pick(rng, _SYLLABLES) for _ in range(rng.randint(1, 3)))
+        if is_held_name(word) == held:
+            return word.capitalize()
 
 
 def identifier(rng: random.Random, words: list[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from demo_model.commands import Command
 from demo_model.filling import open_text
-from demo_model.phrasing import WORDS, expand, pick, random_name
+from demo_model.phrasing import expand, open_words, pick, random_name
 
 Json = dict[str, Any]
 
@@ -171,19 +171,19 @@ class Outcome:
 def _reason(rng: random.Random, held: bool) -> str:
     def slot(name: str) -> str:
         if name == 'thing':
-            return pick(rng, _THINGS).replace('{w}', pick(rng, WORDS))
+            return pick(rng, _THINGS).replace('{w}', pick(rng, open_words(rng)))
         if name == 'n':
             return str(rng.choice((rng.randint(1, 9), rng.randint(10, 99), rng.randint(100, 999))))
         if name == 'u':
             return pick(rng, ['m', 'ft', 'cm', 'in', 'mm', 'deg'])
         if name == 'd':
             return f'{rng.randint(0, 20)}.{rng.randint(1, 9)}'
-        return pick(rng, WORDS)
+        return pick(rng, open_words(rng))
 
     if rng.random() < 0.35:
         text = open_text(rng)
         if rng.random() < 0.3:
-            text = f'{pick(rng, WORDS)}{pick(rng, [": ", "; ", " - ", " (", ", "])}{text}'
+            text = f'{pick(rng, open_words(rng))}{pick(rng, [": ", "; ", " - ", " (", ", "])}{text}'
         return text
     return expand(pick(rng, HELD_REASONS if held else REASONS), rng, slot)
 
@@ -203,7 +203,7 @@ def _extras(rng: random.Random, command: Command) -> Json:
         )
     if rng.random() < 0.6:
         fields['x'], fields['y'] = _decimal(rng), _decimal(rng)
-    for key in ('yaw', 'duration_s', 'frame', 'goal_id', 'error_code', pick(rng, WORDS)):
+    for key in ('yaw', 'duration_s', 'frame', 'goal_id', 'error_code', pick(rng, open_words(rng))):
         if rng.random() < 0.12:
             fields[key] = {'frame': 'map', 'goal_id': random_name(rng), 'error_code': 0}.get(
                 key, _decimal(rng)
@@ -222,7 +222,7 @@ def _dump(fields: Json, rng: random.Random) -> str:
 def _good_value(command: Command, rng: random.Random) -> tuple[Any, str]:
     kind = command.tool.kind.value_kind if command.tool.kind else ''
     if kind == 'place':
-        text = pick(rng, ['the {w}', '{w}', 'the {w} room']).replace('{w}', pick(rng, WORDS))
+        text = pick(rng, ['the {w}', '{w}', 'the {w} room']).replace('{w}', pick(rng, open_words(rng)))
         return text, text
     number: Any = (
         rng.randint(0, 100)
@@ -248,7 +248,7 @@ def draw_outcome(
             fields[
                 pick(
                     rng,
-                    ['value', 'level', 'result', 'reading', command.tool.name, pick(rng, WORDS)],
+                    ['value', 'level', 'result', 'reading', command.tool.name, pick(rng, open_words(rng))],
                 )
             ] = raw
             return Outcome(_dump(fields, rng), 'done', value=value)

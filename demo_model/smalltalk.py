@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 
 from demo_model.filling import noun_slots
-from demo_model.phrasing import WORDS, expand, pick, random_name
+from demo_model.phrasing import expand, open_words, pick, random_name
 from demo_model.tools import Tool
 
 NO_TOOL = 'Sorry, I have no tool for that.'
@@ -95,6 +95,6 @@ def abilities(tools: list[Tool], rng: random.Random, held: bool) -> tuple[str, s
 def question(rng: random.Random, held: bool) -> str:
     """Something that no motion tool can do. The caller checks that no tool of its set fits."""
     def slot(name: str) -> str:
-        return pick(rng, WORDS) if name == 'w' else noun_slots(rng)[name]
+        return pick(rng, open_words(rng)) if name == 'w' else noun_slots(rng)[name]
     text = expand(pick(rng, QUESTIONS[1 if held else 0]), rng, slot)
     return text + '?' if text.startswith(('what', 'who', 'where', 'how', 'is ', 'do ', 'can ', 'why')) and rng.random() < 0.5 else text

@@ -8,18 +8,30 @@ sentence gives another call when the names, units or descriptions are drawn anew
 
 from __future__ import annotations
 
-import copy
 import random
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
-from demo_model.intents import INTENTS, Intent
-from demo_model.phrasing import WORDS, identifier, pick, random_word
+from demo_model.intents import Intent
+from demo_model.phrasing import HeldDraws, identifier, pick, random_word
 
 Json = dict[str, Any]
 
 
-def _function(name: str, description: str, properties: Json, required: list[str]) -> Json:
+_FACTORS = {'m': '1', 'cm': '0.01', 'mm': '0.001', 's': '1', 'min': '60', 'ms': '0.001'}
+
+
+def convert(value: float, unit: str, wanted: str) -> int | float:
+    """A number in another unit, exactly, as JSON would write it; equal units leave it as it is."""
+    if unit == wanted:
+        return value
+    exact = Decimal(str(value)) * Decimal(_FACTORS[unit]) / Decimal(_FACTORS[wanted])
+    return int(exact) if exact == int(exact) else float(exact)
+
+
+def function(name: str, description: str, properties: Json, required: list[str]) -> Json:
+    """A declaration in the OpenAI form."""
     parameters: Json = {'type': 'object', 'properties': properties}
     if required:
         parameters['required'] = required
@@ -38,7 +50,7 @@ def _enum(values: list[str], description: str = '') -> Json:
 
 # The demo robot's tools, as its policy file declares them.
 DEMO_TOOLS: tuple[Json, ...] = (
-    _function(
+    function(
         'drive',
         'Drive straight ahead or back.',
         {
@@ -48,7 +60,7 @@ DEMO_TOOLS: tuple[Json, ...] = (
         },
         ['distance', 'unit', 'direction'],
     ),
-    _function(
+    function(
         'turn',
         'Turn on the spot.',
         {
@@ -58,8 +70,8 @@ DEMO_TOOLS: tuple[Json, ...] = (
         },
         ['angle', 'unit', 'direction'],
     ),
-    _function('dock', 'Drive to the charging dock.', {}, []),
-    _function('say', 'Speak a sentence aloud.', {'text': {'type': 'string'}}, ['text']),
+    function('dock', 'Drive to the charging dock.', {}, []),
+    function('say', 'Speak a sentence aloud.', {'text': {'type': 'string'}}, ['text']),
 )
 
 
@@ -72,6 +84,9 @@ class Tool:
     names: dict[str, str] = field(default_factory=dict)  # parameter key -> argument name
     values: dict[str, dict[str, str]] = field(default_factory=dict)  # parameter key -> value map
     kind: Intent | None = None  # for tools of other kinds
+    units: dict[str, str] = field(default_factory=dict)  # parameter key -> the unit it is told in
+    negated: frozenset[str] = frozenset()  # signed parameters whose plus is backward or right
+    choices: dict[str, list[str]] = field(default_factory=dict)  # parameter key -> what may be said
 
     @property
     def name(self) -> str:
@@ -81,7 +96,9 @@ class Tool:
         """The call's arguments for an intent's values; parameters without a name are left out."""
         out: Json = {}
         for key, value in values.items():
-            if key in self.names:
+            if key in self.units and 'unit' in values:
+                out[self.names[key]] = convert(value, values['unit'], self.units[key])
+            elif key in self.names:
                 out[self.names[key]] = self.values.get(key, {}).get(value, value)
         return out
 
@@ -100,8 +117,9 @@ def demo_tools() -> list[Tool]:
     ]
 
 
-def _fresh_name(rng: random.Random, names: tuple[str, ...], open_share: float) -> str:
-    if rng.random() < open_share:
+def fresh_name(rng: random.Random, names: tuple[str, ...], open_share: float) -> str:
+    """A tool's or an argument's name: of the list, or of open words (HeldDraws: always)."""
+    if isinstance(rng, HeldDraws) or rng.random() < open_share:
         return identifier(rng, [random_word(rng) for _ in range(rng.choice((1, 1, 2, 2, 3)))])
     words = pick(rng, names).split()
     if rng.random() < 0.15:
@@ -143,12 +161,13 @@ _ANGLE_MAPS = (
 )
 
 
-def _shuffled(rng: random.Random, items: list[Any]) -> list[Any]:
+def shuffled(rng: random.Random, items: list[Any]) -> list[Any]:
+    """The list itself, in another order."""
     rng.shuffle(items)
     return items
 
 
-def _motion_variant(rng: random.Random, turn: bool) -> Tool:
+def motion_variant(rng: random.Random, turn: bool) -> Tool:
     """A drive or turn tool with other names, enums and descriptions; the unit may be fixed."""
     amount_key = 'angle' if turn else 'distance'
     tool_names = (
@@ -188,12 +207,12 @@ def _motion_variant(rng: random.Random, turn: bool) -> Tool:
         if turn
         else ('distance', 'amount', 'by', 'value', 'length', 'how_far', 'dist', 'range')
     )
-    open_share = 0.2
-    amount = _fresh_name(rng, amount_names, open_share)
-    direction = _fresh_name(
+    open_share = 0.3
+    amount = fresh_name(rng, amount_names, open_share)
+    direction = fresh_name(
         rng, ('direction', 'dir', 'way', 'side', 'where', 'heading'), open_share
     )
-    unit_name = _fresh_name(rng, ('unit', 'units', 'measure', 'in_unit'), open_share)
+    unit_name = fresh_name(rng, ('unit', 'units', 'measure', 'in_unit'), open_share)
     if len({amount, direction, unit_name}) < 3:
         amount, direction, unit_name = amount_key, 'direction', 'unit'
     pair = rng.choice(_TURN_MAPS if turn else _DRIVE_MAPS)
@@ -201,10 +220,11 @@ def _motion_variant(rng: random.Random, turn: bool) -> Tool:
     words = dict(zip(keys, pair, strict=True))
     names = {amount_key: amount, 'direction': direction}
     values = {'direction': words}
+    units_told: dict[str, str] = {}
     described = rng.random() < 0.7
     properties: Json = {
         direction: _enum(
-            _shuffled(rng, list(pair)) if rng.random() < 0.5 else list(pair),
+            shuffled(rng, list(pair)) if rng.random() < 0.5 else list(pair),
             pick(rng, ['Which way', 'Direction', '']) if described else '',
         )
     }
@@ -221,7 +241,7 @@ def _motion_variant(rng: random.Random, turn: bool) -> Tool:
     units = dict(rng.choice(_ANGLE_MAPS if turn else _UNIT_MAPS))
     if rng.random() < 0.6:
         kept = (
-            _shuffled(rng, list(units))[: rng.randint(2, len(units))]
+            shuffled(rng, list(units))[: rng.randint(2, len(units))]
             if rng.random() < 0.4
             else list(units)
         )
@@ -243,28 +263,32 @@ def _motion_variant(rng: random.Random, turn: bool) -> Tool:
         )
         if rng.random() < 0.3:
             amount = names[amount_key] = f'{amount_key}_{key}'
-        values['unit'] = {key: key}
+        same = ('m', 'cm', 'mm') if key in ('m', 'cm', 'mm') else (key,)
+        values['unit'] = {unit: unit for unit in same}
+        units_told[amount_key] = key
     properties[amount] = {'type': 'number', 'description': amount_text}
     required = [amount, direction] + ([unit_name] if 'unit' in names else [])
     return Tool(
         'turn' if turn else 'drive',
-        _function(
-            _fresh_name(rng, tool_names, open_share),
+        function(
+            fresh_name(rng, tool_names, open_share),
             pick(rng, list(descriptions)),
             properties,
-            _shuffled(rng, required),
+            shuffled(rng, required),
         ),
         names,
         values,
+        units=units_told,
     )
 
 
-def _plain_variant(rng: random.Random, intent: str) -> Tool:
+def plain_variant(rng: random.Random, intent: str) -> Tool:
+    """A dock or say tool with other names and descriptions."""
     if intent == 'dock':
         return Tool(
             'dock',
-            _function(
-                _fresh_name(
+            function(
+                fresh_name(
                     rng,
                     ('dock', 'go charge', 'charge', 'return to dock', 'go home', 'dock robot'),
                     0.2,
@@ -282,7 +306,7 @@ def _plain_variant(rng: random.Random, intent: str) -> Tool:
                 [],
             ),
         )
-    argument = _fresh_name(
+    argument = fresh_name(
         rng, ('text', 'sentence', 'message', 'words', 'utterance', 'content', 'phrase'), 0.2
     )
     schema: Json = {'type': 'string'}
@@ -292,8 +316,8 @@ def _plain_variant(rng: random.Random, intent: str) -> Tool:
         )
     return Tool(
         'say',
-        _function(
-            _fresh_name(
+        function(
+            fresh_name(
                 rng, ('say', 'speak', 'talk', 'say text', 'tts', 'announce', 'speak aloud'), 0.2
             ),
             pick(
@@ -310,76 +334,3 @@ def _plain_variant(rng: random.Random, intent: str) -> Tool:
         ),
         {'text': argument},
     )
-
-
-_TYPES = {'decimal': 'number', 'integer': 'integer', 'percent': 'integer'}
-
-
-def other_tool(rng: random.Random, kind: Intent) -> Tool:
-    """A tool of an intent with names, argument names and descriptions drawn anew."""
-    properties: Json = {}
-    names: dict[str, str] = {}
-    values: dict[str, dict[str, str]] = {}
-    for param in kind.params:
-        name = _fresh_name(rng, param.names, 0.25)
-        while name in properties:
-            name = random_word(rng)
-        schema: Json = {'type': _TYPES.get(param.kind, 'string')}
-        if param.kind == 'open':
-            schema['enum'] = ['open', 'close']
-        if rng.random() < 0.8 or len(kind.params) > 1:
-            schema['description'] = pick(rng, param.descriptions)
-        properties[name] = schema
-        names[param.key] = name
-    return Tool(
-        kind.key,
-        _function(
-            _fresh_name(rng, kind.names, 0.25),
-            pick(rng, kind.descriptions),
-            properties,
-            list(properties),
-        ),
-        names,
-        values,
-        kind,
-    )
-
-
-def draw_tools(rng: random.Random) -> list[Tool]:
-    """A tool set: the demo robot's exactly, near it, of other kinds, or none at all."""
-    draw = rng.random()
-    if draw < 0.46:
-        tools = demo_tools()
-        if draw > 0.40:
-            for _ in range(rng.randint(1, 2)):
-                tools.append(other_tool(rng, INTENTS[int(rng.random() * len(INTENTS))]))
-            rng.shuffle(tools)
-        elif draw > 0.36:
-            tools = _shuffled(rng, tools)[: rng.randint(1, 4)]
-    elif draw < 0.66:
-        makers = [
-            lambda: _motion_variant(rng, False),
-            lambda: _motion_variant(rng, True),
-            lambda: _plain_variant(rng, 'dock'),
-            lambda: _plain_variant(rng, 'say'),
-        ]
-        tools = [make() for make in _shuffled(rng, makers)[: rng.randint(1, 4)]]
-        if rng.random() < 0.5:
-            tools += [other_tool(rng, kind) for kind in rng.sample(INTENTS, rng.randint(1, 2))]
-        rng.shuffle(tools)
-    elif draw < 0.96:
-        tools = [
-            other_tool(rng, kind)
-            for kind in rng.sample(INTENTS, rng.choice((1, 2, 3, 3, 4, 4, 5, 6)))
-        ]
-    else:
-        return []
-    seen: set[str] = set()
-    out = []
-    for tool in tools:
-        if tool.name in seen:
-            tool.declaration = copy.deepcopy(tool.declaration)
-            tool.declaration['function']['name'] = tool.name + '_' + pick(rng, WORDS)
-        seen.add(tool.name)
-        out.append(tool)
-    return out

@@ -18,9 +18,11 @@ from gemma_thor_ros.weights.checkpoint import open_checkpoint
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))     # demo_model/ isn't installed
 
-from demo_model.cases import MOTION, free_cases, generated_cases
+from demo_model.cases import free_cases
 from demo_model.evaluate import answers, start
 from demo_model.tools import DEMO_TOOLS
+from gemma_thor_ros.demo.evaluation.cases import load_cases
+from gemma_thor_ros.demo.evaluation.judge import is_right
 from gemma_thor_ros.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -61,11 +63,13 @@ def test_files_are_small_and_nvfp4() -> None:
 
 def test_held_out_motion_commands(demo: tuple[Runtime, Tokenizer]) -> None:
     """The first of the cases whose full table is in docs/demo_model.md."""
-    cases = [case for case in generated_cases(220, 21) if case.category in MOTION][:60]
-    assert len(cases) == 60
-    texts = list(answers(demo[0].require_chat(), demo[1], cases))
-    wrong = [(case.messages[-1]['content'], text) for case, text in zip(cases, texts, strict=True)
-             if not case.is_right(text)]
+    cases = load_cases()['motion'][:60]
+    streams = [demo[0].require_chat().submit(ChatRequest(
+        case.messages, case.tools, sampling={'temperature': 0.0, 'max_tokens': 96},
+        enable_thinking=False)) for case in cases]
+    results = [stream.result(120.0) for stream in streams]
+    wrong = [(case.messages[-1]['content'], [call.arguments for call in result.tool_calls])
+             for case, result in zip(cases, results, strict=True) if not is_right(case, result)]
     assert len(wrong) <= 6, json.dumps(wrong, indent=1)
 
 

@@ -12,15 +12,32 @@ from typing import Any
 import jsonschema
 import pytest
 
-from demo_model import heldout_phrases, intents, motion_phrases, results, smalltalk
+from demo_model import (
+    dialogue_phrases,
+    heldout_phrases,
+    intents_held,
+    motion_phrases,
+    other_commands,
+    results,
+    smalltalk,
+)
 from demo_model.cases import MOTION, free_cases, generated_cases
 from demo_model.dialogue import draw_dialogue
 from demo_model.dialogue_phrases import HELD_JOINS, JOINS
-from demo_model.phrasing import expand, roughen
+from demo_model.phrasing import (
+    HELD_WORDS,
+    WORDS,
+    HeldDraws,
+    expand,
+    is_held_name,
+    random_name,
+    roughen,
+)
 from demo_model.results import Outcome, answer
 from demo_model.sentences import command_for
 from demo_model.spoken_numbers import LENGTHS, digits, is_held, quantity, spell, words
-from demo_model.tools import DEMO_TOOLS, demo_tools
+from demo_model.tools import DEMO_TOOLS, convert, demo_tools
+from demo_model.toolsets import KINDS, draw_tools, other_tool
 
 _LISTS = ('DRIVE', 'DRIVE_WHOLE', 'TURN', 'TURN_WHOLE', 'NAMED_TURN', 'AROUND', 'AROUND_SIDE',
           'DOCK', 'SAY', 'SAY_TEXTS')
@@ -48,9 +65,12 @@ def test_other_held_out_lists_are_not_trained_on() -> None:
     assert set(heldout_phrases.WRAPPERS) & set(motion_phrases.WRAPPERS) == bare
     assert not set(HELD_JOINS) & set(JOINS)
     assert not set(results.HELD_REASONS) & set(results.REASONS)
+    for name in ('CORRECTIONS', 'NEGATIONS', 'AMOUNT_CORRECTIONS'):
+        lists = vars(dialogue_phrases)
+        assert not set(lists['HELD_' + name]) & set(lists[name])
     for said, held, _ in smalltalk.CHAT:
         assert not set(said) & set(held)
-    for kind in intents.INTENTS:
+    for kind in KINDS:
         assert kind.held
         assert not set(kind.held) & set(kind.commands)
 
@@ -146,3 +166,69 @@ def test_a_wrong_answer_is_not_judged_right() -> None:
     assert question.is_right('How far should I drive?<turn|>')
     assert not question.is_right('Sorry, I have no tool for that.<turn|>')
     assert not question.is_right('<|tool_call>call:dock{}<tool_call|><|tool_response>')
+
+
+def test_held_out_words_values_and_kinds_do_not_reach_training() -> None:
+    """Neither in names, arguments nor sentences; the planted ones show that the search works."""
+    assert not set(HELD_WORDS) & set(WORDS)
+    names = [kind.names[0] for kind in intents_held.HELD_INTENTS]
+    held = set(HELD_WORDS) | {name.replace(' ', '_') for name in names if ' ' in name}
+
+    def words_of(text: str) -> set[str]:
+        return set(re.findall(r'[A-Za-z]+', text)) | set(re.findall(r'[a-z_]+', text))
+
+    trained: set[str] = set()
+    for seed in range(250):
+        dialogue = draw_dialogue(random.Random(seed))
+        trained |= words_of(json.dumps([dialogue.messages, dialogue.tools], ensure_ascii=False))
+    assert len(trained) > 3000
+    assert trained & held == set()
+    for kinds in (KINDS, intents_held.HELD_INTENTS):
+        planted: set[str] = set()
+        for seed in range(20):
+            tools = draw_tools(HeldDraws(seed), kinds)
+            dialogue = draw_dialogue(HeldDraws(seed), tools=tools)
+            planted |= words_of(json.dumps([dialogue.messages, dialogue.tools]))
+        assert planted & held
+
+
+def test_made_up_names_are_split() -> None:
+    trained = {random_name(random.Random(seed)) for seed in range(300)}
+    held = {random_name(HeldDraws(seed)) for seed in range(300)}
+    assert not any(map(is_held_name, trained))
+    assert all(map(is_held_name, held))
+
+
+def test_held_out_places_and_objects_are_not_trained_on() -> None:
+    assert not set(intents_held.HELD_PLACES) & set(other_commands.PLACES)
+    assert not set(intents_held.HELD_OBJECTS) & set(other_commands.OBJECTS)
+    assert not set(intents_held.HELD_COLOURS) & set(other_commands.COLOURS)
+    assert not {kind.key for kind in intents_held.HELD_INTENTS} & {kind.key for kind in KINDS}
+
+
+@pytest.mark.parametrize(('value', 'unit', 'wanted', 'expected'), [
+    (2, 'm', 'cm', 200), (35, 'cm', 'm', 0.35), (1.5, 'min', 's', 90), (0.2, 'm', 'mm', 200),
+    (7, 'mm', 'm', 0.007), (2.5, 'm', 'm', 2.5)])
+def test_units_are_converted_exactly(value: float, unit: str, wanted: str,
+                                     expected: float) -> None:
+    assert convert(value, unit, wanted) == expected
+    assert isinstance(convert(value, unit, wanted), type(expected))
+
+
+def test_signs_follow_the_declaration() -> None:
+    yaw = next(kind for kind in KINDS if kind.key == 'yaw')
+    signs = set()
+    for seed in range(300):
+        rng = random.Random(seed)
+        tool = other_tool(rng, yaw)
+        command = command_for(tool, rng, held=False)
+        text = command.base
+        if re.search(r'\b(to the |)left\b', text) and 'right' not in text:
+            negated = bool(tool.negated)
+            description = json.dumps(tool.declaration)
+            assert negated == any(word in description for word in (
+                'Positive is right', 'Clockwise is', 'Plus turns right'))
+            number = next(iter(command.arguments.values()))
+            assert (number < 0) == negated, (text, tool.declaration, command.arguments)
+            signs.add(negated)
+    assert signs == {True, False}

@@ -1,0 +1,191 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Which tools a dialogue has: the demo robot's, variants of them, others; names drawn anew each time.
+
+With HeldDraws every name is of words that training never sees.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+
+from demo_model.intents import INTENTS, Intent, Param
+from demo_model.intents_more import MORE_INTENTS
+from demo_model.phrasing import identifier, open_words, pick, random_word
+from demo_model.tools import (
+    Json,
+    Tool,
+    demo_tools,
+    fresh_name,
+    function,
+    motion_variant,
+    plain_variant,
+    shuffled,
+)
+
+KINDS: tuple[Intent, ...] = (*INTENTS, *MORE_INTENTS)
+_TYPES = {
+    'decimal': 'number',
+    'integer': 'integer',
+    'percent': 'integer',
+    'length': 'number',
+    'seconds': 'number',
+    'angle': 'number',
+    'signed': 'number',
+    'signed length': 'number',
+    'signed angle': 'number',
+}
+# kind -> units that a description may tell, with their names there
+_UNITS = {
+    'length': {
+        'm': ('metres', 'meters', 'm'),
+        'cm': ('centimetres', 'centimeters', 'cm'),
+        'mm': ('millimetres', 'millimeters', 'mm'),
+    },
+    'seconds': {'s': ('seconds', 's', 'sec'), 'min': ('minutes', 'min')},
+    'angle': {'deg': ('degrees', 'deg', '°'), 'rad': ('radians', 'rad')},
+}
+_NEGATED = {
+    'signed length': ('Positive is backward', 'Negative is forward, positive is backward', 'Plus is back'),
+    'signed angle': ('Positive is right, negative is left', 'Clockwise is positive', 'Plus turns right'),
+}
+_OPEN_SHARE = 0.35
+
+
+# Kinds that one command may mean both; no tool set has two of a class.
+_ALIKE = (
+    {'wait', 'rest'},
+    {'say', 'announce'},
+    {'drive', 'shift'},
+    {'turn', 'yaw'},
+    {'head', 'look'},
+    {'goto', 'xy', 'patrol'},
+    {'find', 'count'},
+    {'timer', 'wait'},
+    {'message', 'ring'},
+    {'grasp', 'deliver', 'order'},
+)
+
+
+def alike(intents: set[str]) -> set[str]:
+    """The intents and all that a command for one of them may mean."""
+    return intents.union(*(group for group in _ALIKE if group & intents))
+
+
+def _described(tool: Tool, param: Param, rng: random.Random, several: bool) -> Json:
+    """The schema of one argument; what it tells of units, signs and choices is noted in the tool."""
+    schema: Json = {'type': _TYPES.get(param.kind, 'string')}
+    text = pick(rng, param.descriptions) if rng.random() < 0.8 or several else ''
+    if param.kind in _NEGATED:
+        text = pick(rng, param.descriptions)
+        if rng.random() < 0.3:
+            text = pick(rng, _NEGATED[param.kind])
+            tool.negated = tool.negated | {param.key}
+    family = param.kind.removeprefix('signed ')
+    if family in _UNITS:
+        unit = rng.choice(list(_UNITS[family]))
+        tool.units[param.key] = unit
+        word = pick(rng, _UNITS[family][unit])
+        text = text or pick(rng, param.descriptions)
+        text = pick(rng, [f'{text}, in {word}', f'{text} ({word})', f'In {word}. {text}', f'{text}; {word}'])
+    if param.kind == 'open':
+        schema['enum'] = ['open', 'close']
+    if param.kind == 'choice':
+        said = list(param.choices)
+        if len(said) > 2:
+            said = shuffled(rng, said)[: rng.randint(2, 6)]
+            if rng.random() < 0.3:
+                said[0] = random_word(rng)
+        elif rng.random() < 0.5:
+            said.reverse()
+        written = {word: word for word in said}
+        if rng.random() < 0.6:
+            written = {word: identifier(rng, word.split()) for word in said}
+        elif rng.random() < 0.3:
+            written = {word: word.upper() for word in said}
+        tool.choices[param.key] = said
+        tool.values[param.key] = written
+        schema['enum'] = [written[word] for word in said]
+    if text:
+        schema['description'] = text
+    return schema
+
+
+def other_tool(rng: random.Random, kind: Intent) -> Tool:
+    """A tool of an intent with names, argument names, units and descriptions drawn anew."""
+    tool = Tool(kind.key, {}, kind=kind)
+    properties: Json = {}
+    required = []
+    params = list(kind.params)
+    if rng.random() < 0.5:
+        rng.shuffle(params)
+    for param in params:
+        if param.optional and rng.random() < 0.4:
+            continue
+        name = fresh_name(rng, param.names, _OPEN_SHARE)
+        while name in properties:
+            name = random_word(rng)
+        properties[name] = _described(tool, param, rng, len(kind.params) > 1)
+        tool.names[param.key] = name
+        if not param.optional:
+            required.append(name)
+    tool.declaration = function(
+        fresh_name(rng, kind.names, _OPEN_SHARE),
+        pick(rng, kind.descriptions),
+        properties,
+        required,
+    )
+    return tool
+
+
+def draw_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[Tool]:
+    """A tool set: the demo robot's exactly, near it, of other kinds, or none at all."""
+    draw = rng.random()
+    if draw < 0.34:
+        tools = demo_tools()
+        if draw > 0.29:
+            for _ in range(rng.randint(1, 2)):
+                tools.append(other_tool(rng, kinds[int(rng.random() * len(kinds))]))
+            rng.shuffle(tools)
+        elif draw > 0.26:
+            tools = shuffled(rng, tools)[: rng.randint(1, 4)]
+    elif draw < 0.52:
+        makers = [
+            lambda: motion_variant(rng, False),
+            lambda: motion_variant(rng, True),
+            lambda: plain_variant(rng, 'dock'),
+            lambda: plain_variant(rng, 'say'),
+        ]
+        tools = [make() for make in shuffled(rng, makers)[: rng.randint(1, 4)]]
+        if rng.random() < 0.5:
+            tools += [other_tool(rng, kind) for kind in rng.sample(kinds, rng.randint(1, 2))]
+        rng.shuffle(tools)
+    elif draw < 0.97:
+        tools = other_tools(rng, kinds)
+    else:
+        return []
+    return unique(tools, rng)
+
+
+def other_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[Tool]:
+    """One to eight tools of different kinds."""
+    count = min(len(kinds), rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8)))
+    return unique([other_tool(rng, kind) for kind in rng.sample(kinds, count)], rng)
+
+
+def unique(tools: list[Tool], rng: random.Random) -> list[Tool]:
+    """The tools without those that another is like; one whose name is taken gets another."""
+    seen: set[str] = set()
+    present: set[str] = set()
+    kept = []
+    for tool in tools:
+        if tool.intent in alike(present):
+            continue
+        present.add(tool.intent)
+        kept.append(tool)
+        if tool.name in seen:
+            tool.declaration = copy.deepcopy(tool.declaration)
+            tool.declaration['function']['name'] = tool.name + '_' + pick(rng, open_words(rng))
+        seen.add(tool.name)
+    return kept
