@@ -32,8 +32,7 @@ class Health:
 def share_heaps() -> None:
     """Let all threads of this process share two heaps of the C library; before they start.
 
-    By default glibc gives many threads many heaps, and what one has freed no other can use: with
-    a pool of request threads the node grew from 130 to 280 MB in 20 minutes (2026-11-30).
+    By default glibc gives many threads many heaps, and what one has freed no other can use.
     Elsewhere than on glibc nothing happens.
     """
     with contextlib.suppress(OSError, AttributeError):
