@@ -55,6 +55,9 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
     """Why the CUDA kernels can't run a model, or ''."""
     if config.num_kv_shared_layers or config.hidden_size_per_layer_input:
         return 'models with shared K and V or per-layer embeddings (E2B, E4B) run on the CPU alone'
+    mlx = [name for name in weights if weights.form(name) is Form.MLX]
+    if mlx:
+        return f'{mlx[0]} is MLX affine, which runs on the CPU alone; NVFP4 runs on both'
     for shape in (config.sliding, config.full):
         if not config.layers_of(shape.layer_type):
             return f'the model has no {shape.layer_type} layers; the kernels expect both types'
@@ -67,7 +70,7 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
         return (f'hidden_size is {config.hidden_size}, vocab_size {config.vocab_size} and '
                 f'num_experts {config.num_experts}; the kernels take multiples of 32, 16 and 8')
     dense = [name for name in weights if '.experts.' in name
-             and weights.form(name) in (Form.DENSE, Form.FUSED)]
+             and weights.form(name) in (Form.DENSE, Form.FUSED, Form.STACKED)]
     if dense:
         return (f'{dense[0]} is not quantised: experts run in NVFP4 alone, `gemma-thor quantize` '
                 'makes such a checkpoint')

@@ -165,7 +165,7 @@ class AffineWeight:
         """
         narrow = self.scales.kind == 'bf16' and self.biases.kind == 'bf16'
         number = np.dtype(dtype) if narrow else np.dtype(np.float64)
-        values = mlx_bits.unpack(self.words, self.bits).astype(number)
+        values = mlx_bits.unpack(self.words, self.bits, number)
         grouped = values.reshape(*self.shape[:-1], -1, self.group_size)
         grouped *= self.scales.to_float(number)[..., None]
         grouped += self.biases.to_float(number)[..., None]

@@ -8,6 +8,7 @@ bytes as a value has bits, for every width. Knows arrays alone; no names, no fil
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,23 +29,38 @@ GROUP_SIZES = (32, 64, 128)
 _TINY_SCALE = np.float32(1e-7)           # what the format's own quantiser gives a constant group
 
 
-def unpack(words: Words, bits: int) -> Bytes:
-    """Codes (..., M) of rows of words (..., M * bits / 32); M is a multiple of 32."""
+def unpack(words: Words, bits: int, dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
+    """Codes (..., M) as numbers of a type, from rows of words (..., M * bits / 32).
+
+    M is a multiple of 32. Goes through tables of all codes that lie in 8, 10 or 12 bits.
+    """
     stream = np.ascontiguousarray(words, '<u4').view(np.uint8)
     lead = stream.shape[:-1]
     if bits == 8:
-        return stream
+        return stream.astype(dtype)
     if bits in (2, 4):                   # no value crosses a byte
-        shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        codes: Bytes = (stream[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-        return codes.reshape(*lead, -1)
-    eights = stream.reshape(*lead, -1, bits)             # 8 values each
-    wide = np.zeros(eights.shape[:-1], np.uint64)
-    for byte in range(bits):
-        wide |= eights[..., byte].astype(np.uint64) << np.uint64(8 * byte)
-    places = np.arange(0, 8 * bits, bits, dtype=np.uint64)
-    values = (wide[..., None] >> places) & np.uint64((1 << bits) - 1)
-    return values.astype(np.uint8).reshape(*lead, -1)
+        index: npt.NDArray[Any] = stream
+    else:
+        size = 5 if bits == 5 else 3     # bytes of 4 tens of bits, or of 2 dozens
+        low, *rest = np.moveaxis(stream.reshape(*lead, -1, size), -1, 0).astype(np.uint16)
+        index = np.empty((*low.shape, 4 if bits == 5 else 2), np.uint16)
+        if bits == 5:
+            index[..., 0] = low | (rest[0] & 0x03) << 8
+            index[..., 1] = rest[0] >> 2 | (rest[1] & 0x0F) << 6
+            index[..., 2] = rest[1] >> 4 | (rest[2] & 0x3F) << 4
+            index[..., 3] = rest[2] >> 6 | rest[3] << 2
+        else:
+            index[..., 0] = low | (rest[0] & 0x0F) << 8
+            index[..., 1] = rest[0] >> 4 | rest[1] << 4
+    return np.take(_codes(bits, np.dtype(dtype)), index, axis=0).reshape(*lead, -1)
+
+
+@cache
+def _codes(bits: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """(2^width, width / bits) codes that lie in so many bits, lowest first."""
+    width = {2: 8, 4: 8, 5: 10}.get(bits, 12)
+    numbers = np.arange(1 << width)[:, None] >> np.arange(0, width, bits)
+    return (numbers & ((1 << bits) - 1)).astype(dtype)
 
 
 def pack(codes: Bytes, bits: int) -> Words:

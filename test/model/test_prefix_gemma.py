@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from engine_gates import TEMPERATURES, make_request
-from forward import TINY_DENSE, TINY_MOE, random_model
+from forward import TINY_DENSE, TINY_INPUTS, TINY_MOE, random_model
 from prefix_gates import (
     conversation,
     forget_the_windows,
@@ -34,17 +34,22 @@ request = partial(make_request, vocab_size=96, max_tokens=4)
 def model(name: str) -> Gemma4:
     if name == 'moe':
         return random_model(TINY_MOE, rounding='device')
-    return random_model(TINY_DENSE)
+    return random_model(TINY_INPUTS if name == 'inputs' else TINY_DENSE)
 
 
-@pytest.fixture(params=['moe', 'dense'])
+@pytest.fixture(params=['moe', 'dense', 'inputs'])
 def gemma(request: pytest.FixtureRequest) -> Gemma4:
     return model(request.param)
 
 
+# the third model differs in ways that no temperature meets
+EACH = [(name, temperature) for name in ('moe', 'dense', 'inputs')
+        for temperature in TEMPERATURES if name != 'inputs' or temperature == TEMPERATURES[-1]]
+
+
 class TestResumedEqualsFresh:
 
-    @pytest.mark.parametrize('temperature', TEMPERATURES)
+    @pytest.mark.parametrize(('gemma', 'temperature'), EACH, indirect=['gemma'])
     def test_prefixes_around_page_and_window_edges(self, gemma: Gemma4, temperature: float,
                                                    ) -> None:
         visits = length_visits(partial(request, temperature=temperature), EDGES, PAGE)

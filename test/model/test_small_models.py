@@ -14,6 +14,7 @@ import pytest
 from gemma_thor_ros.chat import Chat
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import DEMO_FOLDER, Runtime
+from gemma_thor_ros.load_device import unfit
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.gemma4 import Decoder
 from gemma_thor_ros.schema import ChatRequest, ConfigError
@@ -73,6 +74,16 @@ def test_answers_do_not_depend_on_company_or_prefix(chat: Chat) -> None:
     assert again[2].usage.cached_tokens > 0
     assert [result.text for result in again] == [result.text for result in alone]
     assert len({result.text for result in alone}) == 3
+
+
+def test_cuda_says_why_it_does_not_take_a_model(folder: Path, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(folder)
+    config = ModelConfig.from_dict(checkpoint.config)
+    assert '(E2B, E4B)' in unfit(config, checkpoint.text_weights(), 16)
+    write_synthetic(tmp_path, 'tiny-moe', 'mlx-8bit-g32', 1)
+    checkpoint = open_checkpoint(tmp_path)
+    config = ModelConfig.from_dict(checkpoint.config)
+    assert 'MLX affine' in unfit(config, checkpoint.text_weights(), 16)
 
 
 def test_a_device_without_these_ops_refuses_by_name(folder: Path) -> None:
