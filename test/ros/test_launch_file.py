@@ -65,7 +65,7 @@ def test_launched_programs_come_up_and_end_cleanly(
 
     # The node takes goals: its settings from the file and from the arguments were accepted.
     prefix = f'/{namespace}' if namespace else ''
-    programs['llm_node'].wait_for(f'active: {prefix}/llm_node/chat takes goals')
+    programs['llm_node'].wait_for(f'active: {prefix}/llm_node/chat takes goals', 60.0)
     assert health(port)['status'] == 'ok'
     # The guard found its stop topics in the parameter file, relative to the namespace.
     assert 'no stop topic is configured' not in programs['goal_guard'].output()
