@@ -20,9 +20,11 @@ _TILE = 64                               # keys
 _FLAT_CHUNKS = 128
 _DOUBLING = 64
 _WARPS = 8
-# Up to this many (query, 128 columns) the block that ends last adds the partial results alone:
-# eight warps then need at most four rounds, about what a launch costs.
+# Up to this many (query, 128 columns) of so few chunks the block that ends last adds the partial
+# results alone. A round of its eight warps reads four chunks at a time, about 0.6 us each, so with
+# more chunks a launch that spreads them over the device costs less (bench/LOG.md).
 _MAX_FUSED = 32
+_MAX_FUSED_CHUNKS = 32
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
     assert shape[0] >= sizes['T'] and shape[1] == sizes['Q'] and shape[3] == sizes['D'], shape
     fp8 = k_pages.dtype.itemsize == 1
     group = sizes['Q'] // sizes['KV']
-    fused = max_rows * group * (sizes['D'] // 128) <= _MAX_FUSED
+    fused = (max_rows * group * (sizes['D'] // 128) <= _MAX_FUSED
+             and shape[2] <= _MAX_FUSED_CHUNKS)
     attention = spec('attention_decode', sizes['D'], group, sizes['KV'], sizes['S'], window, fp8,
                      max_rows)
     tiles = dict(attention.defines)['MT']

@@ -189,6 +189,15 @@ def test_neither_pages_nor_neighbours_change_bits(machine: Machine) -> None:
         assert np.array_equal(out[:2], alone)
 
 
+def test_who_adds_the_chunks_changes_no_bit(machine: Machine) -> None:
+    """The last block where few chunks are possible, a launch of its own where many are."""
+    pages = Pages(DEMO_FULL, [150], 16, False)
+    q = queries(DEMO_FULL, 1)
+    few, many = (attend(machine, pages, q, [(0, 1, 149)], max_chunks=chunks)
+                 for chunks in (3, 33))
+    assert np.array_equal(few, many)
+
+
 def test_a_planted_error_is_seen(machine: Machine) -> None:
     """The comparison would notice a window that is one key too wide."""
     pages = Pages(NARROW, [200], 16, False)
