@@ -30,6 +30,7 @@ from gemma_thor_ros.models.config import LayerGeometry
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops.compile import ARCHS, KernelSpec
 from gemma_thor_ros.ops.matrix_specs import draft_specs, matrix_specs
+from gemma_thor_ros.ops.prefill_specs import prefill_specs
 from gemma_thor_ros.ops.row_specs import row_specs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,11 +43,15 @@ MOST_IN_CHECK = 150                      # compilations of a check: a minute or 
 SMALLEST_ENTRY = 24                      # instructions; an empty one has about 8
 # Entries that multiply matrices must show it in the machine code.
 MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down',
-                  'attention_decode')
+                  'attention_decode', 'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16',
+                  'prefill_attention')
 # (entry, architectures) -> most bytes, why.
 ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
     ('head_nvfp4', ('sm_80', 'sm_86', 'sm_89')): (
         16, 'one register of 128; eight tiles in flight are 9% faster than four (H200)'),
+    ('prefill_attention', ('sm_86', 'sm_89')): (
+        104, 'with a bf16 cache, head dim 256: the sums of 16 queries and the scores of 64 keys '
+             'fill 255 registers; the default cache, FP8, spills nothing'),
 }
 # Shared memory that a block may ask for, in KB.
 SHARED_KB = {'sm_80': 163, 'sm_86': 99, 'sm_89': 99, 'sm_90a': 227, 'sm_100a': 227,
@@ -100,6 +105,9 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
                 specs += matrix_specs(model.hidden_size, model.intermediate_size,
                                       model.geometries, model.experts, SHARED_KB[arch] * 1024,
                                       hardware)
+                for fp8 in (False, True):
+                    specs += prefill_specs(model.geometries, experts[0] if experts else 0,
+                                           PAGE_SIZE, fp8, SHARED_KB[arch] * 1024, hardware)
             for spec in dict.fromkeys(specs):
                 found.setdefault((spec, arch), []).append(name)
     return found

@@ -1,0 +1,74 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of prompt rows over pages, on the device; twin: attention.py.
+
+Called once per layer, after kv_append. Keys are taken in tiles at absolute positions, so neither
+the cut of a prompt into chunks nor other rows reach a row's bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.shapes import check
+
+_MOST_QUERY_WARPS = {256: 8, 512: 4}     # of 16 queries; two warps each with head dim 512
+
+
+def prefill_attention(out: Any, q: Any, k_pages: Any, v_pages: Any, spans: Any, page_table: Any,
+                      scales: tuple[Any, Any], window: int | None, max_rows: int, stream: Any,
+                      query_warps: int | None = None) -> None:
+    """Enqueue out (T, Q, D) bf16 = attention of q (T, Q, D) bf16 over the pages of its sequence.
+
+    k_pages, v_pages (P, S, KV, D) bf16, or e4m3 (u8) times scales, two arrays (KV,) f32; spans
+    (B, 4) i32 {first row, rows, position of the first row, sees_block} on the device, of at most
+    max_rows rows each (any number); page_table (B, max_pages) i32. sees_block != 0: rows also see
+    the span's later rows. Rows of no span stay as they are. query_warps changes no bit.
+    """
+    sizes = check('attention_decode', out=out, q=q, k_pages=k_pages, v_pages=v_pages, spans=spans,
+                  page_table=page_table)
+    assert sizes['four'] == 4 and max_rows > 0, (sizes, max_rows)
+    fp8, group = k_pages.dtype.itemsize == 1, sizes['Q'] // sizes['KV']
+    shared_limit = device.info().shared_bytes_per_block
+    warps = query_warps or query_warps_of(sizes['D'], fp8, shared_limit)
+    chosen = spec(sizes['D'], group, sizes['KV'], sizes['S'], window, fp8, warps)
+    groups = -(-max_rows * group // (16 * warps))
+    device.launch(device.compiled(chosen), (groups, sizes['KV'], sizes['B']),
+                  32 * warps * sizes['D'] // 256,
+                  (out, q, k_pages, v_pages, *scales, spans, page_table, sizes['maxP']), stream,
+                  shared_bytes(sizes['D'], fp8, warps))
+
+
+def query_warps_of(head_dim: int, fp8: bool, shared_limit: int) -> int:
+    """The most groups of 16 queries whose block fits into so many bytes of shared memory."""
+    warps = _MOST_QUERY_WARPS[head_dim]
+    while warps > 1 and shared_bytes(head_dim, fp8, warps) > shared_limit:
+        warps //= 2
+    return warps
+
+
+def shared_bytes(head_dim: int, fp8: bool, query_warps: int) -> int:
+    """Dynamic shared memory: queries, a tile of K and of V, and what the warps exchange."""
+    parts = head_dim // 256
+    tile, queries = 64 // parts, 16 * query_warps
+    exchanged = query_warps * tile // 16 * 512 + 2 * parts * queries * 4 if parts > 1 else 0
+    return queries * head_dim * 2 + 2 * tile * head_dim * (1 if fp8 else 2) + exchanged
+
+
+def spec(head_dim: int, group: int, num_kv_heads: int, page_size: int, window: int | None,
+         fp8: bool, query_warps: int) -> KernelSpec:
+    """What is compiled for one layer geometry, cache type and size of a block."""
+    assert head_dim in (256, 512), f'head_dim is {head_dim}: 256 and 512 are supported'
+    assert page_size % 16 == 0, f'page_size is {page_size}: multiples of 16 are supported'
+    assert 1 <= group <= 16, f'{group} query heads per kv head: 1 to 16 are supported'
+    return KernelSpec.of('prefill_attention', D=head_dim, GROUP=group, KV=num_kv_heads,
+                         S=page_size, WINDOW=window or 0, FP8=int(fp8), QUERY_WARPS=query_warps)
+
+
+def flops(num_rows: int, start: int, window: int | None, num_q_heads: int, head_dim: int) -> int:
+    """Multiplications and additions of the visible (row, key) pairs of one span."""
+    ends = range(start + 1, start + num_rows + 1)
+    pairs = sum(min(end, window) if window else end for end in ends)
+    return 4 * pairs * num_q_heads * head_dim

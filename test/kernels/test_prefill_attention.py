@@ -1,0 +1,148 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of prompt rows against the twin in float64, and equal bits however a prompt is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from machine import Array, Machine, error, from_bf16, poisoned, to_bf16
+from test_attention_decode import (
+    DEMO,
+    DEMO_FULL,
+    ERROR,
+    FULL,
+    NARROW,
+    ONE_HEAD,
+    SLIDING,
+    Geometry,
+    Pages,
+    queries,
+)
+
+from gemma_thor_ros.ops import prefill_attention as op
+from gemma_thor_ros.ops.attention import AttentionSpan, attention_ref, plan_attention
+from gemma_thor_ros.ops.scratch import Scratch
+
+Span = tuple[int, int, int, int]         # first row, rows, position of the first, sees_block
+
+
+def attend(machine: Machine, pages: Pages, q: Array, spans: Sequence[Span],
+           query_warps: int | None = None, max_rows: int | None = None) -> Array:
+    """The device's result; rows of no span stay poisoned."""
+    put = machine.put
+    out = put(poisoned(q.shape, 'bf16'))
+    args = (put(q), put(pages.bits[0]), put(pages.bits[1]), put(np.array(spans, np.int32)),
+            put(pages.table), (put(pages.scales[0]), put(pages.scales[1])))
+    rows = max_rows or max(span[1] for span in spans)
+    machine.run(lambda: op.prefill_attention(out, *args, pages.shape.window, rows, machine.stream,
+                                             query_warps))
+    return machine.get(out)
+
+
+def expected(pages: Pages, q: Array, spans: Sequence[Span]) -> Array:
+    """The twin's result in float64; one that sees its block needs the bias of generated rows."""
+    out = np.full(q.shape, np.nan)
+    for b, (row, count, start, sees_block) in enumerate(spans):
+        if not count:
+            continue
+        span = AttentionSpan(row, count, start, pages.table[b], bool(sees_block))
+        plan = plan_attention([(span, bool(sees_block))], pages.shape.window, pages.page_size,
+                              pages.shape.group, np.float64)
+        attention_ref(out, from_bf16(q), pages.values[0], pages.values[1], plan,
+                      scratch=Scratch(np.float64))
+    return out
+
+
+def check(machine: Machine, shape: Geometry, spans: Sequence[Span], fp8: bool, num_rows: int,
+          first_keys: Sequence[int] | None = None, **options: Any) -> None:
+    pages = Pages(shape, [max(start + count, 1) for _, count, start, _ in spans], 16, fp8,
+                  first_keys=first_keys)
+    q = queries(shape, num_rows)
+    out = attend(machine, pages, q, spans, **options)
+    reference = expected(pages, q, spans)
+    real = np.isfinite(reference[:, 0, 0])
+    assert error(from_bf16(out[real]), reference[real]) < ERROR
+    assert (out[~real] == 0x7FC0).all()
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+@pytest.mark.parametrize(('shape', 'count', 'start'), [
+    (NARROW, 45, 100), (DEMO_FULL, 9, 60), (DEMO, 600, 120), (SLIDING, 300, 0),
+    (SLIDING, 129, 2000), (FULL, 257, 0), (FULL, 65, 1000), (ONE_HEAD, 80, 90)])
+def test_against_the_twin(machine: Machine, shape: Geometry, count: int, start: int,
+                          fp8: bool) -> None:
+    if machine.small and shape in (SLIDING, FULL, ONE_HEAD, DEMO):
+        pytest.skip('large, for a device')
+    check(machine, shape, [(0, count, start, 0)], fp8, count)
+
+
+@pytest.mark.parametrize('shape', [NARROW, DEMO_FULL])
+def test_several_sequences(machine: Machine, shape: Geometry) -> None:
+    """Mixed lengths, an empty place, freed pages, rows of no span, more blocks than are needed."""
+    spans = [(2, 20, 100, 0), (30, 0, 0, 0), (30, 1, 7, 0), (33, 5, 90, 0)]
+    first_keys = [100 - 69, 0, 0, 21] if shape.window else None
+    check(machine, shape, spans, shape.window is None, 50, first_keys, max_rows=64)
+
+
+@pytest.mark.parametrize('shape', [NARROW, SLIDING, FULL])
+def test_rows_that_see_their_block(machine: Machine, shape: Geometry) -> None:
+    if machine.small and shape is not NARROW:
+        pytest.skip('large, for a device')
+    check(machine, shape, [(0, 40, 30, 1)], False, 40)
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+@pytest.mark.parametrize(('shape', 'count'), [
+    (NARROW, 100), (DEMO_FULL, 50), (SLIDING, 1500), (FULL, 700)])
+def test_the_cut_of_a_prompt_changes_no_bit(machine: Machine, shape: Geometry, count: int,
+                                            fp8: bool) -> None:
+    """One prompt whole, in odd chunks, row by row, in smaller blocks, in other pages."""
+    if machine.small and (shape in (SLIDING, FULL) or fp8 != (shape is DEMO_FULL)):
+        pytest.skip('large, for a device')
+    pages = Pages(shape, [count], 16, fp8)
+    q = queries(shape, count)
+    whole = attend(machine, pages, q, [(0, count, 0, 0)])
+    cuts = [0, 33, count - 1, count]
+    for start, end in zip(cuts, cuts[1:], strict=False):
+        part = attend(machine, pages, q[start:end], [(0, end - start, start, 0)])
+        assert np.array_equal(part, whole[start:end]), (start, end)
+    smaller = attend(machine, pages, q, [(0, count, 0, 0)], query_warps=1)   # other blocks
+    assert np.array_equal(smaller, whole)
+    if not machine.small:
+        for row in range(0, count, 37):
+            alone = attend(machine, pages, q[row:row + 1], [(0, 1, row, 0)])
+            assert np.array_equal(alone[0], whole[row]), row
+    other = Pages(shape, [count, 5], 16 if machine.small else 48, fp8, seed=9)
+    other.scales = pages.scales
+    two = np.concatenate([q, q[:3]])
+    out = attend(machine, other, two, [(0, count, 0, 0), (count, 3, 2, 0)])
+    assert np.array_equal(out[:count], whole)
+
+
+def test_planted_errors_are_seen(machine: Machine) -> None:
+    """A window that is one key too wide, and a changed key that a row sees."""
+    pages = Pages(NARROW, [120], 16, False)
+    q = to_bf16(from_bf16(queries(NARROW, 20)) * 0.05)      # an even mean
+    spans = [(0, 20, 100, 0)]
+    out = attend(machine, pages, q, spans)
+    assert error(from_bf16(out), expected(pages, q, spans)) < ERROR
+    pages.shape = Geometry(256, 1, 3, 71)
+    assert error(from_bf16(out), expected(pages, q, spans)) > 3 * ERROR
+    pages.shape = NARROW
+    pages.bits[1][pages.table[0, 110 // 16], 110 % 16] ^= 0x8000
+    changed = (attend(machine, pages, q, spans) != out).any(axis=(1, 2))
+    assert not changed[:10].any() and changed[10:].all()
+
+
+def test_blocks_fit_into_shared_memory() -> None:
+    for head_dim in (256, 512):
+        for fp8 in (False, True):
+            for limit in (99, 163, 227):
+                warps = op.query_warps_of(head_dim, fp8, limit * 1024)
+                assert op.shared_bytes(head_dim, fp8, warps) <= limit * 1024
+    assert op.query_warps_of(256, False, 99 * 1024) == 4
+    assert op.query_warps_of(512, False, 99 * 1024) == 2
