@@ -31,14 +31,14 @@ def parts(out: Path, commit: str) -> list[tuple[str, list[str], int]]:
     tests = ['test_cuda_model.py', 'test_cuda_load.py']
     found: list[tuple[str, list[str], int]] = [
         ('model_tests', ['-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-x',
-                         *(str(ROOT / 'test' / 'kernels' / name) for name in tests)], 150),
+                         *(str(ROOT / 'test' / 'kernels' / name) for name in tests)], 130),
         ('demo', [str(ROOT / 'bench' / 'device_errors.py'), '--receipt',
-                  str(out / 'receipt-demo.json'), '--commit', commit], 120)]
+                  str(out / 'receipt-demo.json'), '--commit', commit], 60)]
     # all parts of a group share the model, whose making takes longest
     for group in (('decode', 'nodes', 'verify'), ('sequences', 'fp8', 'prefill')):
         found.append(('-'.join(group), [
             '-c', MAIN, 'bench', '--parts', ','.join(group), '--commit', commit, '--receipt',
-            str(out / f'receipt-{"-".join(group)}.json')], 240))
+            str(out / f'receipt-{"-".join(group)}.json')], 190))
     return found
 
 

@@ -268,6 +268,7 @@ def _plan(config: EngineConfig) -> _Plan:
                 nvfp4_head=config['engine.nvfp4_head'],
                 graphs=config['engine.graphs'],
                 num_threads=config['engine.threads'] or min(8, os.cpu_count() or 1),
+                prompt_rows=min(2048, config['engine.prefill_chunk']),
                 report=report,
                 facts=info.facts,
             )

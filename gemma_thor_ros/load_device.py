@@ -19,6 +19,7 @@ from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device, selftest
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.matrix_specs import matrix_specs
+from gemma_thor_ros.ops.prefill_specs import prefill_specs
 from gemma_thor_ros.ops.row_specs import row_specs
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.canonical import DenseWeight
@@ -79,8 +80,8 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
 
 def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights, *,
               context_length: int, page_size: int, kv_dtype: CudaKvDtype, kv_bytes: int,
-              nvfp4_head: bool, graphs: bool, num_threads: int, report: Report,
-              facts: dict[str, Any]) -> CudaGemma4:
+              nvfp4_head: bool, graphs: bool, num_threads: int, prompt_rows: int,
+              report: Report, facts: dict[str, Any]) -> CudaGemma4:
     """Compile what is not in the cache, and stream the weights to the device.
 
     kv_bytes: what the pages will need; facts takes what was found of the device. Raises
@@ -112,7 +113,8 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
                           quantize_head=head if nvfp4_head else None)
     with device.errors():
         model = CudaGemma4(config, cast(Any, source), loader, stream=stream,
-                           context_length=context_length, kv_dtype=kv_dtype, graphs=graphs)
+                           context_length=context_length, kv_dtype=kv_dtype, graphs=graphs,
+                           prompt_rows=prompt_rows)
     source.close()
     _log.info('%s holds %.2f GiB of weights', device.info().name, loader.device_bytes / 2**30)
     return model
@@ -145,6 +147,8 @@ def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, nu
         config.hidden_size, config.intermediate_size, geometries,
         (config.num_experts, config.top_k_experts, config.moe_intermediate_size) if moe else None,
         info.shared_bytes_per_block, device.has_e2m1_conversion())
+    specs += prefill_specs(geometries, config.num_experts, page_size, kv_dtype == 'fp8',
+                           info.shared_bytes_per_block, device.has_e2m1_conversion())
     specs = list(dict.fromkeys(specs))
     compiler.cache_folder().mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(num_threads) as pool:
@@ -155,6 +159,5 @@ def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, nu
 
 
 def warm_keys(max_sequences: int) -> list[Key]:
-    """Sizes of the steps that most answers are made of: one row of each sequence, and prompts."""
-    keys = [Key(size, size, 1) for size in BUCKETS if size < 2 * max_sequences]
-    return [*keys, Key(16, 1, 16)]
+    """Sizes of the steps that most answers are made of: one row of each sequence."""
+    return [Key(size, size, 1) for size in BUCKETS if size < 2 * max_sequences]

@@ -144,7 +144,7 @@ def _load(folder: Path, threads: int, records: Records) -> CudaGemma4:
     model = load_cuda(config, checkpoint, weights, context_length=min(
         _LONGEST, config.max_position_embeddings), page_size=bench_device.PAGE_SIZE,
         kv_dtype='fp8', kv_bytes=0, nvfp4_head=False, graphs=True, num_threads=threads,
-        report=note, facts={})
+        prompt_rows=bench_device.CHUNK, report=note, facts={})
     seconds = time.perf_counter() - marks.get('reading weights', began)
     num_bytes = sum(checkpoint.info(name).nbytes for name in checkpoint.names())
     records.add('load_gb_s', [num_bytes / seconds / 1e9], 'GB/s', bytes=num_bytes)

@@ -30,7 +30,7 @@ from gemma_thor_ros.ops.step_times import node_times, read_bandwidth
 from gemma_thor_ros.schema import Request, SamplingParams, TokenEvent
 
 PAGE_SIZE = 64
-CHUNK = 256
+CHUNK = 2048                             # rows of a prompt in one step
 TIMEOUT_S = 300.0
 FIRST_ID = 512                           # ordinary tokens from here on
 _VERIFY_RUNS = 30

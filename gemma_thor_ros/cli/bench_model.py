@@ -113,7 +113,7 @@ def _repeated(source: Any, shape: tuple[int, ...], start: int) -> Any:
 
 
 def random_model(preset: str, kv_dtype: CudaKvDtype, context_length: int,
-                 num_layers: int | None = None) -> CudaGemma4:
+                 num_layers: int | None = None, prompt_rows: int = 2048) -> CudaGemma4:
     """A model of a preset's shapes with an NVFP4 head; num_layers: the first ones alone."""
     raw = preset_config(preset)
     text = raw.get('text_config', raw)
@@ -127,7 +127,8 @@ def random_model(preset: str, kv_dtype: CudaKvDtype, context_length: int,
     with device.errors():
         device.cupy().cuda.runtime.deviceSynchronize()
         return CudaGemma4(config, _Settled(weights), loader, stream=stream,
-                          context_length=context_length, kv_dtype=kv_dtype)
+                          context_length=context_length, kv_dtype=kv_dtype,
+                          prompt_rows=prompt_rows)
 
 
 class _Settled(Mapping[str, Any]):

@@ -41,7 +41,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Pass:
-    """Pieces that run together, of one role, at most MAX_ROWS rows."""
+    """Pieces that run together: generated rows, at most MAX_ROWS, or one piece of a prompt."""
 
     role: Role
     pieces: tuple[Piece, ...]
@@ -60,17 +60,20 @@ class Pass:
     @property
     def key(self) -> Key:
         """The sizes that its launches are made for."""
+        if self.role is Role.PREFILL:
+            return Key(self.num_rows, 1, self.num_rows, True)
         return Key(bucket(self.num_rows), bucket(len(self.pieces)),
                    bucket(max(piece.num_rows for piece in self.pieces)))
 
 
 @dataclass(frozen=True)
 class Key:
-    """Sizes of a pass: rows, sequences, and the most rows of one of them."""
+    """Sizes of a pass: rows, sequences, the most rows of one of them, and whether of a prompt."""
 
     num_rows: int
     num_sequences: int
     max_rows: int
+    prompt: bool = False
 
 
 def bucket(count: int) -> int:
@@ -78,10 +81,10 @@ def bucket(count: int) -> int:
     return next(size for size in BUCKETS if size >= count)
 
 
-def cut_passes(batch: Batch) -> list[Pass]:
+def cut_passes(batch: Batch, prompt_rows: int) -> list[Pass]:
     """Generated rows together, MAX_ROWS at a time, spans whole; then each prompt in pieces.
 
-    A row of a prompt sees keys of the rows before it, so these are in an earlier pass.
+    prompt_rows: the most rows of a piece.
     """
     passes: list[Pass] = []
     together: list[Piece] = []
@@ -100,17 +103,19 @@ def cut_passes(batch: Batch) -> list[Pass]:
     for span in batch.spans:
         if span.role is Role.PREFILL:
             passes += [Pass(Role.PREFILL, (Piece(
-                span, span.start_row + at, min(MAX_ROWS, span.num_rows - at)),))
-                for at in range(0, span.num_rows, MAX_ROWS)]
+                span, span.start_row + at, min(prompt_rows, span.num_rows - at)),))
+                for at in range(0, span.num_rows, prompt_rows)]
     return passes
 
 
 class StepInputs:
     """Static arrays of the device, and a copy of what they hold."""
 
-    def __init__(self, page_size: int, max_pages: int, window: int, zeros: Zeros,
+    def __init__(self, page_size: int, max_pages: int, window: int, prompt_rows: int, zeros: Zeros,
                  buffer: StepBuffer) -> None:
         """max_pages: of one sequence. window: keys that a row of a sliding layer sees."""
+        self._prompt_rows = prompt_rows
+        self._prompt = zeros((4 + 3 * prompt_rows,), np.int32)
         self.page_size = page_size
         self.max_pages = max_pages
         self._window = window
@@ -124,11 +129,35 @@ class StepInputs:
         self._mirror = {kind: np.full((MAX_ROWS, max_pages), -1, np.int32)
                         for kind in (SLIDING, FULL)}
 
+    def rows(self, key: Key) -> tuple[Any, Any, Any, Any]:
+        """token_ids, sequences and positions (T,), spans (B, 4) of passes of these sizes."""
+        count = key.num_rows
+        if not key.prompt:
+            return (self.token_ids[:count], self.sequences[:count], self.positions[:count],
+                    self.spans[:key.num_sequences])
+        starts = [4 + i * self._prompt_rows for i in range(3)]
+        arrays = [self._prompt[start:start + count] for start in starts]
+        return arrays[0], arrays[1], arrays[2], self._prompt[:4].reshape(1, 4)
+
+    def _send_prompt(self, piece: Piece, token_ids: Int32) -> None:
+        control = np.zeros(4 + 3 * self._prompt_rows, np.int32)
+        control[:3] = 0, piece.num_rows, piece.position
+        ids, _, positions = control[4:].reshape(3, -1)[:, :piece.num_rows]
+        ids[:] = token_ids
+        positions[:] = np.arange(piece.position, piece.position + piece.num_rows)
+        for kind, pages in (SLIDING, piece.span.sliding_pages), (FULL, piece.span.full_pages):
+            self._send_table(kind, 0, pages, self._needed(kind, piece))
+        self._buffer.send(self._prompt, control)
+
     def send(self, step: Pass, token_ids: Int32 | None) -> None:
         """Enqueue the copies for a pass; token_ids in its order, None: they are there already.
 
         Call between the buffer's begin and end.
         """
+        if step.role is Role.PREFILL:
+            assert token_ids is not None
+            self._send_prompt(step.pieces[0], token_ids)
+            return
         control = np.zeros((7, MAX_ROWS), np.int32)
         control[:2] = -1
         spans = control[3:].reshape(MAX_ROWS, 4)

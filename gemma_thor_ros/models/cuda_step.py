@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 4 on a CUDA device: passes of up to 16 rows, graphs, and tokens chosen on the device.
+"""Gemma 4 on a CUDA device: passes of rows of one role, graphs, tokens chosen on the device.
 
 The same Decoder as on the CPU over CudaOps. One stream; all arrays exist before the first step.
 `choose` may enqueue the next step before it returns the tokens of this one (run-ahead); what it
@@ -79,21 +79,25 @@ class CudaGemma4(Decoder):
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, StoredWeight],
                  loader: DeviceLoader, *, stream: Any, context_length: int,
-                 kv_dtype: CudaKvDtype = 'fp8', graphs: bool = True) -> None:
+                 kv_dtype: CudaKvDtype = 'fp8', graphs: bool = True, prompt_rows: int = 256,
+                 ) -> None:
         """Take the weights in; the loader uses the same stream.
 
         context_length: the most tokens of a sequence. graphs False launches one by one, with the
-        same results.
+        same results. prompt_rows: the most rows of a prompt that run together.
         """
         super().__init__(config, weights, loader)
         loader.finish()
         self.stream = stream
         self.kv_dtype = kv_dtype
-        self.ops = CudaOps(stream, config.hidden_size, config.num_experts, device.zeros)
+        most = max(MAX_ROWS, prompt_rows)
+        experts = (config.num_experts, config.top_k_experts) if config.num_experts else None
+        self.ops = CudaOps(stream, config.hidden_size, experts, most, device.zeros)
+        self.prompt_rows = prompt_rows
         self.graphs = Graphs(stream, graphs)
         self.num_ahead = self.num_ahead_used = 0     # steps enqueued early, and those that counted
         self._context_length = context_length
-        self._act = device_activations(config, MAX_ROWS, device.zeros, loader.has_dense_mlp)
+        self._act = device_activations(config, most, device.zeros, loader.has_dense_mlp)
         self._logits = device.zeros((MAX_ROWS, config.vocab_size), np.float32)
         self._buffer = StepBuffer(stream)
         self._sampler = CudaSampler(config.vocab_size, stream, self._buffer)
@@ -122,8 +126,8 @@ class CudaGemma4(Decoder):
                      page_size: int) -> KVCache:
         """Pages on the device; the graphs are made for the newest cache."""
         max_pages = -(-self._context_length // page_size)
-        self._inputs = StepInputs(page_size, max_pages, self.config.sliding_window, device.zeros,
-                                  self._buffer)
+        self._inputs = StepInputs(page_size, max_pages, self.config.sliding_window,
+                                  self.prompt_rows, device.zeros, self._buffer)
         self.graphs = Graphs(self.stream, self.graphs.enabled)
         self._ahead = None
         self._cache = KVCache(self.config, num_sliding_pages, num_full_pages, page_size,
@@ -139,8 +143,10 @@ class CudaGemma4(Decoder):
         self._ahead = None
         num_layers = self.config.num_hidden_layers if tap is not None else 0
         hidden = np.empty((num_layers, batch.token_ids.size, self.config.hidden_size), np.float32)
+        # the logits of a piece have room for so many rows
+        most = self.prompt_rows if batch.logit_rows.size <= len(batch.spans) else MAX_ROWS
         with device.errors():
-            for step in cut_passes(batch):
+            for step in cut_passes(batch, most):
                 wanted = _wanted(step, batch)
                 self._send(step, batch.token_ids[step.rows], None)
                 if tap is None:
@@ -148,7 +154,8 @@ class CudaGemma4(Decoder):
                 else:
                     self._enqueue_tapped(step, kv_cache, wanted, hidden)
                 for row, index in wanted:
-                    device.copy_out(logits[index], self._logits[row], self.stream)
+                    device.copy_out(logits[index], self._logits[row - _first(step, wanted)],
+                                    self.stream)
                 self.stream.synchronize()            # the logits are of the next pass afterwards
         for layer in range(num_layers):
             assert tap is not None
@@ -164,7 +171,7 @@ class CudaGemma4(Decoder):
         requests wait.
         """
         result = StepTokens(np.empty(batch.logit_rows.size, np.int32), {})
-        passes = cut_passes(batch)
+        passes = cut_passes(batch, self.prompt_rows)
         with device.errors():
             sent = None if logits_of else self._take_ahead(passes, batch, rows)
             self._ahead = None
@@ -223,16 +230,17 @@ class CudaGemma4(Decoder):
              logits_of: Collection[int], logits: dict[int, Array]) -> _Sent | None:
         """Enqueue a pass and the choice of its tokens; None where it wants none."""
         wanted = _wanted(step, batch)
+        first = _first(step, wanted)
         settings = tuple(rows[index] for _, index in wanted)
         chosen = self._send(step, batch.token_ids[step.rows],
-                            ([row for row, _ in wanted], settings) if wanted else None)
+                            ([row - first for row, _ in wanted], settings) if wanted else None)
         self._enqueue(step, kv_cache, wanted)
         if chosen is None:
             return None
         for row, index in wanted:
             if index in logits_of:                   # before the sampler changes them
                 logits[index] = np.empty(self.vocab_size, np.float32)
-                device.copy_out(logits[index], self._logits[row], self.stream)
+                device.copy_out(logits[index], self._logits[row - first], self.stream)
         self._sampler.launch(self._logits, chosen)
         return self._sent(step, settings, chosen, [index for _, index in wanted])
 
@@ -255,10 +263,13 @@ class CudaGemma4(Decoder):
     def _enqueue(self, step: Pass, kv_cache: KVCache, wanted: list[tuple[int, int]]) -> None:
         """Enqueue a pass whose inputs are sent, and the logits of the wanted rows."""
         assert kv_cache is self._cache, 'a model serves its newest cache alone'
-        whole = len(wanted) == step.num_rows
-        self._graph(step.key, whole, kv_cache)
+        whole = len(wanted) == step.num_rows and step.role is Role.DECODE
+        if step.role is Role.PREFILL and step.num_rows != self.prompt_rows:
+            self._enqueue_layers(step.key, kv_cache)     # hardly ever of the same size again
+        else:
+            self._graph(step.key, whole, kv_cache)
         if wanted and not whole:
-            self._head(wanted[0][0], wanted[-1][0] + 1)
+            self._head(wanted[0][0], wanted[-1][0] + 1, _first(step, wanted))
 
     def _enqueue_tapped(self, step: Pass, kv_cache: KVCache, wanted: list[tuple[int, int]],
                         hidden: Array) -> None:
@@ -273,7 +284,7 @@ class CudaGemma4(Decoder):
 
         self._enqueue_layers(step.key, kv_cache, read)
         if wanted:
-            self._head(wanted[0][0], wanted[-1][0] + 1)
+            self._head(wanted[0][0], wanted[-1][0] + 1, _first(step, wanted))
 
     def _graph(self, key: Key, with_head: bool, kv_cache: KVCache) -> None:
         def work() -> None:
@@ -287,20 +298,20 @@ class CudaGemma4(Decoder):
                         after_layer: Callable[[int], None] | None = None) -> None:
         inputs = self._inputs
         assert inputs is not None
-        sequences, positions = inputs.sequences[:key.num_rows], inputs.positions[:key.num_rows]
-        spans = inputs.spans[:key.num_sequences]
+        token_ids, sequences, positions, spans = inputs.rows(key)
         places = {kind: CudaPlace(self._turns[kind], sequences, positions,
                                   inputs.tables[kind][:key.num_sequences], spans,
-                                  self._scratch[kind], window, key.max_rows)
+                                  self._scratch[kind], window, key.max_rows, key.prompt)
                   for kind, window in ((SLIDING, self.config.sliding.window), (FULL, None))}
-        step = StepRows(inputs.token_ids[:key.num_rows], key.num_rows, sequences, places)
+        step = StepRows(token_ids, 0 if key.prompt else key.num_rows, sequences, places)
         self.run_layers(self.ops, first_rows(self._act, key.num_rows), step, kv_cache,
                         after_layer)
 
-    def _head(self, low: int, high: int) -> None:
-        """Logits of rows low .. high - 1 of the pass."""
-        self.ops.head(self._logits[low:high], self._act.normed[low:high], self.table,
-                      self.config.final_logit_softcapping)
+    def _head(self, low: int, high: int, first: int = 0) -> None:
+        """Logits of rows low .. high - 1 of the pass, in rows low - first .. of self._logits."""
+        assert high - first <= MAX_ROWS, (low, high, first)
+        self.ops.head(self._logits[low - first:high - first], self._act.normed[low:high],
+                      self.table, self.config.final_logit_softcapping)
 
     def _send_ahead(self, sent: _Sent, kv_cache: KVCache) -> None:
         """Enqueue the step after `sent` from the tokens that the device has, if it can be known.
@@ -351,6 +362,11 @@ def _wanted(step: Pass, batch: Batch) -> list[tuple[int, int]]:
     place = {int(row): index for index, row in enumerate(batch.logit_rows)}
     return [(row, place[token]) for row, token in enumerate(step.rows.tolist())
             if token in place]
+
+
+def _first(step: Pass, wanted: list[tuple[int, int]]) -> int:
+    """The row of the pass whose logits lie in row 0: prompts want their last rows alone."""
+    return wanted[0][0] if step.role is Role.PREFILL and wanted else 0
 
 
 def _same_choice(a: SampleRow, b: SampleRow) -> bool:

@@ -26,6 +26,9 @@ from gemma_thor_ros.ops import (
     kv_append,
     moe_nvfp4,
     moe_route,
+    prefill_attention,
+    prefill_gemm,
+    prefill_moe,
     rms_norm,
 )
 from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
@@ -33,7 +36,7 @@ from gemma_thor_ros.ops.table import Router
 
 Arrays = Sequence[Any]
 Zeros = Callable[[tuple[int, ...] | int, npt.DTypeLike], Any]
-MAX_ROWS = 16                            # of one pass: what the kernels of generated rows take
+MAX_ROWS = 16                            # generated rows of one pass: what their kernels take
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class CudaPlace:
     """StepRows.places of the device: one layer type's pages, rows and scratch.
 
     turns (pairs,) u64; sequences, positions (T,) i32; page_table (B, max_pages) i32; spans (B, 4)
-    i32 of at most max_rows rows each.
+    i32 of at most max_rows rows each. prompt: the rows are of prompts.
     """
 
     turns: Any
@@ -52,6 +55,7 @@ class CudaPlace:
     scratch: attention_decode.AttentionScratch
     window: int | None
     max_rows: int
+    prompt: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,15 +83,24 @@ class CudaExperts:
 
 
 class CudaOps:
-    """The launches of one stream, for steps of up to MAX_ROWS rows."""
+    """The launches of one stream: up to MAX_ROWS generated rows, or max_rows of prompts."""
 
-    def __init__(self, stream: Any, hidden_size: int, num_experts: int, zeros: Zeros) -> None:
-        """Make the scratch that the launches share; num_experts 0: a dense model."""
+    def __init__(self, stream: Any, hidden_size: int, experts: tuple[int, int] | None,
+                 max_rows: int, zeros: Zeros) -> None:
+        """Make the scratch that the launches share; experts: (E, K), None for a dense model."""
         self.stream = stream
         self._route_scratch: tuple[Any, Any] | None = None
-        if num_experts:
-            sizes = moe_route.scratch_sizes(MAX_ROWS, hidden_size, num_experts)
+        self._order: prefill_moe.ExpertOrder | None = None
+        self._num_experts = 0
+        if experts:
+            self._num_experts, num_chosen = experts
+            sizes = moe_route.scratch_sizes(max_rows, hidden_size, experts[0])
             self._route_scratch = zeros(sizes[0], np.float32), zeros(sizes[1], np.uint32)
+            pairs = max_rows * num_chosen
+            tiles = prefill_moe.max_tiles(pairs, experts[0], min(prefill_moe.TILES))
+            self._order = prefill_moe.ExpertOrder(
+                zeros(pairs, np.int32), zeros(experts[0] + 1, np.int32),
+                zeros((tiles, 4), np.int32))
 
     def embed(self, residual: Any, token_ids: Any, table: CudaTable, scale: float) -> None:
         """The first launch of a step: it does not overlap the one before it."""
@@ -100,9 +113,10 @@ class CudaOps:
     def linear(self, out: Any, x: Any, weight: Any, num_decode_rows: int) -> None:
         """out (T, N) = x (T, M) by a weight in NVFP4 or bf16."""
         if isinstance(weight, Nvfp4Fragments):
-            gemm_nvfp4.gemm_nvfp4(out, x, weight, self.stream)
+            run = gemm_nvfp4.gemm_nvfp4 if num_decode_rows else prefill_gemm.prefill_gemm
         else:
-            gemm_bf16.gemm_bf16(out, x, weight, self.stream)
+            run = gemm_bf16.gemm_bf16 if num_decode_rows else prefill_gemm.prefill_gemm_bf16
+        run(out, x, weight, self.stream)
 
     def append(self, q: Any, k_pages: Any, v_pages: Any, qkv: Any, head_norms: tuple[Any, Any],
                place: CudaPlace, eps: float, kv_scales: KvScales) -> None:
@@ -113,6 +127,11 @@ class CudaOps:
     def attend(self, out: Any, q: Any, k_pages: Any, v_pages: Any, place: CudaPlace,
                kv_scales: KvScales) -> None:
         """softmax(q k^T) v; rows of no span stay as they are."""
+        if place.prompt:
+            prefill_attention.prefill_attention(
+                out, q, k_pages, v_pages, place.spans, place.page_table, kv_scales.scales,
+                place.window, place.max_rows, self.stream)
+            return
         attention_decode.attention_decode(
             out, q, k_pages, v_pages, place.scratch, place.spans, place.page_table,
             kv_scales.scales, place.window, place.max_rows, self.stream)
@@ -126,9 +145,9 @@ class CudaOps:
                 num_decode_rows: int) -> None:
         """inner = geglu(x G^T, x U^T), in one launch where the weight is NVFP4."""
         if isinstance(weight, Nvfp4Fragments):
-            gemm_nvfp4.gemm_nvfp4(inner, x, weight, self.stream)
+            self.linear(inner, x, weight, num_decode_rows)
             return
-        gemm_bf16.gemm_bf16(products, x, weight, self.stream)
+        self.linear(products, x, weight, num_decode_rows)
         geglu.geglu(inner, products, self.stream)
 
     def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
@@ -141,6 +160,14 @@ class CudaOps:
     def experts(self, out: Any, inner: Any, x: Any, expert_ids: Any, expert_weights: Any,
                 weights: CudaExperts, rows: Any, num_decode_rows: int) -> None:
         """out (T, K, H), the results of the chosen experts, not summed yet."""
+        if not num_decode_rows:
+            assert self._order is not None
+            prefill_moe.prefill_sort(self._order, expert_ids, self._num_experts, self.stream)
+            prefill_moe.prefill_gate_up(inner, x, expert_ids, self._order, weights.gate_up,
+                                        self.stream)
+            prefill_moe.prefill_down(out, inner, expert_ids, self._order, weights.down,
+                                     self.stream)
+            return
         moe_nvfp4.moe_nvfp4_gate_up(inner, x, expert_ids, weights.gate_up, self.stream)
         moe_nvfp4.moe_nvfp4_down(out, inner, expert_ids, weights.down, self.stream)
 
