@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Times the weight-streaming kernels at the shapes of 26B-A4B, and their error against float64.
+"""Times the matrix kernels at the shapes of 26B-A4B, and their error against float64.
 
     python bench/kernels.py --receipt FILE.json --commit $(git rev-parse HEAD)
 
@@ -39,6 +39,9 @@ from gemma_thor_ros.ops import (  # noqa: E402
     gemm_nvfp4,
     head_nvfp4,
     moe_nvfp4,
+    prefill_attention,
+    prefill_gemm,
+    prefill_moe,
 )
 
 ROTATE_BYTES = 250 << 20                 # four times an H200's L2
@@ -55,6 +58,10 @@ VERIFY_VARIANTS: list[dict[str, int]] = [
     {'ROW_TILES': 1}, {'ROW_TILES': 1, 'MIN_BLOCKS': 2}, {'PREFETCH': 2, 'MIN_BLOCKS': 2}]
 DOWN_VARIANTS: tuple[dict[str, int], ...] = (
     {}, {'WARPS': 4, 'MIN_BLOCKS': 4}, {'WARPS': 8, 'MIN_BLOCKS': 2, 'PREFETCH': 6})
+PROMPTS = (64, 512, 4096)                # rows of a prefill step
+BF16_TFLOPS = 790.0                      # an H200's matrix rate, measured with wgmma
+# window, query heads, kv heads, head dim of 26B-A4B
+ATTENDED = {'sliding': (1024, 16, 8, 256), 'full': (None, 16, 2, 512)}
 ROUTED = ((1, 8), (2, 16), (8, 40), (16, 32), (16, 64), (16, 80))    # rows, distinct experts
 
 
@@ -114,6 +121,19 @@ class Bench:
             shown.append(f'{median:8.2f} us {rate:6.0f} GB/s {rate / self.read_gb_s:4.0%}')
         words = ' '.join(f'{key}={value}' for key, value in context.items())
         print(f'{op:14} {words:44} overlap {shown[0]} | plain {shown[1]}', flush=True)
+
+    def measure_rate(self, op: str, num_flops: int, enqueue: Callable[[int], None],
+                     launches: int = 24, **context: Any) -> None:
+        """Time of work that the matrix units bound; print and record it."""
+        times = self.times_us(enqueue, launches)
+        median = statistics.median(times)
+        rate = num_flops / median / 1e6
+        self.record('op_tflop_s', rate, 'TFLOP/s', [num_flops / t / 1e6 for t in
+                                                    (max(times), min(times))],
+                    rate / BF16_TFLOPS, op=op, us=round(median, 3), overlap=True, **context)
+        words = ' '.join(f'{key}={value}' for key, value in context.items())
+        print(f'{op:18} {words:40} {median:9.1f} us {rate:6.0f} TFLOP/s '
+              f'{rate / BF16_TFLOPS:4.0%}', flush=True)
 
     def bandwidth(self) -> None:
         """Read 4 GiB."""
@@ -291,6 +311,76 @@ def experts(bench: Bench) -> None:
                       **context)
 
 
+def prompts(bench: Bench) -> None:
+    """The products of prompt rows, by tile."""
+    cp, stream = bench.cp, bench.stream
+    for name, shape in {**SHAPES, 'gate-up': cases.GATE_UP}.items():
+        pair = name == 'gate-up'
+        parts = [cases.random_weight(cp, shape, seed, (0x28, 0x48), 0.01)
+                 for seed in range(1 + pair)]
+        made = fragment_order.to_fragments(parts, interleaved=pair, stream=stream)
+        for rows in PROMPTS:
+            x = cases.random_rows(cp, (rows, shape[1]), 2)
+            out = cases.poisoned(cp, (rows, shape[0]), 'bf16')
+            for tile in prefill_gemm.TILES:
+                bench.measure_rate(
+                    'prefill_gemm', prefill_gemm.flops(rows, *shape, pair),
+                    lambda _, x=x, out=out, made=made, tile=tile: prefill_gemm.prefill_gemm(
+                        out, x, made, stream, tile), layer=name, rows=rows, tile=tile)
+    num_experts, inner_size, hidden = cases.EXPERTS
+    gate, up = (cases.random_weight(cp, cases.EXPERTS, seed, (0x28, 0x48), 0.01)
+                for seed in (1, 2))
+    gate_up = fragment_order.to_fragments([gate, up], interleaved=True, stream=stream)
+    down = fragment_order.to_fragments([cases.random_weight(
+        cp, (num_experts, hidden, inner_size), 3, (0x28, 0x48), 0.01)], stream=stream)
+    for rows in PROMPTS:
+        ids, _ = cases.routing(cp, rows, num_experts, cases.CHOSEN, num_experts, 0)
+        x = cases.random_rows(cp, (rows, hidden), 4)
+        inner = cases.random_rows(cp, (rows, cases.CHOSEN, inner_size), 5)
+        results = cases.random_rows(cp, (rows, cases.CHOSEN, hidden), 6)
+        scratch = prefill_moe.ExpertOrder.empty(cp, rows, cases.CHOSEN, num_experts)
+        product = prefill_gemm.flops(rows * cases.CHOSEN, inner_size, hidden)
+        for tile in prefill_moe.TILES:
+            context = {'rows': rows, 'tile': tile}
+            bench.measure('prefill_sort', rows * cases.CHOSEN * 4 * (2 * num_experts + 1),
+                          lambda _, ids=ids, scratch=scratch, tile=tile: prefill_moe.prefill_sort(
+                              scratch, ids, num_experts, stream, tile), 24, **context)
+            bench.measure_rate(
+                'prefill_gate_up', 2 * product,
+                lambda _, x=x, inner=inner, ids=ids, scratch=scratch, tile=tile:
+                prefill_moe.prefill_gate_up(inner, x, ids, scratch, gate_up, stream, tile),
+                **context)
+            bench.measure_rate(
+                'prefill_down', product,
+                lambda _, inner=inner, results=results, ids=ids, scratch=scratch, tile=tile:
+                prefill_moe.prefill_down(results, inner, ids, scratch, down, stream, tile),
+                **context)
+
+
+def prompt_attention(bench: Bench) -> None:
+    """One chunk of a prompt over what is before it."""
+    cp, stream = bench.cp, bench.stream
+    page_size = 32
+    for name, (window, q_heads, kv_heads, head_dim) in ATTENDED.items():
+        for fp8 in (True, False):
+            for rows, start in ((512, 0), (4096, 0), (4096, 28672)):
+                num_pages = -(-(start + rows) // page_size)
+                shape = (num_pages, page_size, kv_heads, head_dim)
+                k, v = (cp.full(shape, 0x30, cp.uint8) if fp8 else cases.random_rows(cp, shape, 8)
+                        for _ in range(2))
+                q = cases.random_rows(cp, (rows, q_heads, head_dim), 7)
+                out = cases.poisoned(cp, q.shape, 'bf16')
+                spans = cp.asarray(np.array([[0, rows, start, 0]], np.int32))
+                table = cp.arange(num_pages, dtype=cp.int32)[None]
+                ones = cp.ones(kv_heads, cp.float32)
+                bench.measure_rate(
+                    'prefill_attention',
+                    prefill_attention.flops(rows, start, window, q_heads, head_dim),
+                    lambda _, args=(out, q, k, v, spans, table, (ones, ones), window, rows):
+                    prefill_attention.prefill_attention(*args, stream), 4,
+                    layer=name, rows=rows, start=start, fp8=fp8)
+
+
 def compile_all() -> None:
     """Fill the cache with what this run needs, in parallel."""
     hardware, shared = device.has_e2m1_conversion(), device.info().shared_bytes_per_block
@@ -302,6 +392,10 @@ def compile_all() -> None:
         specs += [gemm_bf16.spec(2816, rows, True), head_nvfp4.spec(2816, rows, shared, hardware),
                   moe_nvfp4.gate_up_spec(2816, rows, 8, 128, hardware),
                   moe_nvfp4.down_spec(704, rows, 8, 128, hardware)]
+    specs += [prefill_gemm.spec(tile, pair, hardware)
+              for tile in prefill_gemm.TILES for pair in (False, True)]
+    specs += [prefill_gemm.experts_spec(shape, pair, hardware)
+              for shape in prefill_moe.TILES.values() for pair in (False, True)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda spec: compiler.cached_cubin(spec, device.info().arch), specs))
 
@@ -315,7 +409,8 @@ def main() -> int:
     compile_all()
     bench = Bench('python bench/kernels.py', arguments.commit)
     failures = 0
-    for part in (Bench.bandwidth, projections, experts, heads, drafts):
+    for part in (Bench.bandwidth, projections, experts, heads, drafts, prompts,
+                 prompt_attention):
         try:
             part(bench)
         except Exception:  # noqa: BLE001  the other parts' figures are worth having
