@@ -4,6 +4,10 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
+
 import pytest
 
 from gemma_thor_ros.ros.machine import read_health
@@ -60,3 +64,38 @@ def test_a_machine_that_tells_nothing_is_no_fault(tmp_path):
 def test_this_machine_has_memory():
     health = read_health()
     assert health.memory_total > health.process_memory > 0
+
+
+HEAPS = """
+import sys, threading
+from pathlib import Path
+from gemma_thor_ros.ros.machine import share_heaps
+
+if sys.argv[1] == 'shared':
+    share_heaps()
+barrier = threading.Barrier(17)
+
+def work():
+    kept = [bytearray(2000) for _ in range(200)]
+    barrier.wait()
+    barrier.wait()
+    del kept
+
+threads = [threading.Thread(target=work) for _ in range(16)]
+for thread in threads:
+    thread.start()
+barrier.wait()
+# glibc maps the heaps of threads at multiples of 64 MiB.
+starts = [int(line.split('-')[0], 16) for line in Path('/proc/self/maps').read_text().splitlines()
+          if ' rw-p ' in line and line.endswith(' 0 ')]
+print(sum(start % (64 << 20) == 0 for start in starts))
+barrier.wait()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='only glibc has such heaps')
+@pytest.mark.parametrize(('how', 'fits'), [('shared', lambda n: n <= 2), ('own', lambda n: n > 2)])
+def test_threads_share_heaps(how, fits):
+    done = subprocess.run([sys.executable, '-P', '-c', HEAPS, how], capture_output=True, text=True,
+                          timeout=60, check=True)
+    assert fits(int(done.stdout)), done.stdout
