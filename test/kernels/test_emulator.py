@@ -41,6 +41,27 @@ probe_sum(float* out, const float* x, int barriers) {
     if (barriers) __syncthreads();
     out[blockIdx.x * 256 + threadIdx.x] = room[255 - threadIdx.x];
 }
+
+extern "C" __global__ void __launch_bounds__(32)
+probe_copies(uint4* out, const uint4* x, int wait) {
+    __shared__ uint4 room[2][32];
+    copy_async(room[0] + threadIdx.x, x + threadIdx.x, true);
+    commit_copies();
+    copy_async(room[1] + threadIdx.x, x, threadIdx.x % 2 == 0);
+    commit_copies();
+    if (wait == 1) wait_for_copies<1>();
+    if (wait == 2) wait_for_copies<0>();
+    __syncthreads();
+    out[threadIdx.x] = room[0][threadIdx.x];
+    out[32 + threadIdx.x] = room[1][threadIdx.x];
+}
+
+extern "C" __global__ void __launch_bounds__(32)
+probe_transposed(u32* out, const u16* x) {
+    u32 m[4];
+    load_transposed(m, x + threadIdx.x * 8);
+    for (int j = 0; j < 4; ++j) out[j * 32 + threadIdx.x] = m[j];
+}
 """
 
 
@@ -98,3 +119,22 @@ def test_a_missing_barrier_shows(probe: Emulator, barriers: int) -> None:
     run((2,), (256,), (out, x, barriers))
     right = [np.array_equal(row, x[::-1]) for row in out]
     assert right == [bool(barriers)] * 2
+
+
+@pytest.mark.parametrize('wait', [0, 1, 2])
+def test_a_missing_wait_shows(probe: Emulator, wait: int) -> None:
+    """A copy that nobody waited for has not happened; one that is not real gives zeros."""
+    x = np.arange(1, 129, dtype=np.uint32).reshape(32, 4)
+    out = np.zeros((2, 32, 4), np.uint32)
+    probe.kernel('probe', 'probe_copies')((1,), (32,), (out, x, wait))
+    second = np.where(np.arange(32)[:, None] % 2 == 0, x[0], 0)
+    there = [np.array_equal(out[0], x), np.array_equal(out[1], second)]
+    assert there == [wait > 0, wait > 1]
+
+
+def test_matrices_are_transposed(probe: Emulator) -> None:
+    x = np.arange(256, dtype=np.uint16).reshape(4, 8, 8)     # PTX ISA, ldmatrix .x4 .trans
+    out = np.zeros((4, 32, 1), np.uint32)
+    probe.kernel('probe', 'probe_transposed')((1,), (32,), (out, x))
+    got = out.view(np.uint16).reshape(4, 8, 4, 2)            # matrix, g, t, half
+    assert np.array_equal(got.reshape(4, 8, 8), x.transpose(0, 2, 1))
