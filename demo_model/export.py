@@ -13,12 +13,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from demo_model.encode import TOKENIZER_FILE
 from demo_model.network import DemoConfig, DemoModel
 from demo_model.train_tokenizer import MEDIA, MEDIA_FIELDS
+from gemma_thor_ros.weights.canonical import to_float
+from gemma_thor_ros.weights.checkpoint import open_checkpoint
 
 PREFIX = 'model.language_model.'
 _BARE = (
@@ -155,3 +158,12 @@ def export(model: DemoModel, folder: Path) -> None:
         json.dumps(generation_config_json(), indent=2), encoding='utf-8'
     )
     shutil.copyfile(TOKENIZER_FILE, folder / 'tokenizer.json')
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
+def load_weights(model: DemoModel, folder: Path) -> None:
+    """Copy a checkpoint's weights, bf16 or NVFP4, into a model of the same sizes."""
+    weights = open_checkpoint(folder).text_weights()
+    for name, parameter in model.parameters_by_name.items():
+        value = torch.from_numpy(np.array(to_float(weights[name], np.float32)))
+        parameter.copy_(value.reshape(parameter.shape))

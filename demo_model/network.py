@@ -9,7 +9,7 @@ product with gate 0 for those that are not chosen. Serving does not use this fil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,12 +132,20 @@ def feed_forward(
 
 
 def head_loss(
-    hidden: Tensor, norm: Tensor, table: Tensor, targets: Tensor, cap: float, low: torch.dtype
-) -> Tensor:
-    """Mean cross entropy of the chosen rows; targets -100 are padding."""
+    hidden: Tensor,
+    norm: Tensor,
+    table: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    cap: float,
+    low: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Weighted and plain mean cross entropy of the chosen rows; targets -100 are padding."""
     logits = _linear(rms(hidden, norm), table, low).float()
     logits = cap * torch.tanh(logits / cap)
-    return functional.cross_entropy(logits, targets, ignore_index=-100)
+    each = functional.cross_entropy(logits, targets, ignore_index=-100, reduction='none')
+    count = (targets != -100).sum()
+    return (each * weights).sum() / weights.sum(), each.detach().sum() / count
 
 
 class DemoModel(nn.Module):  # type: ignore[misc,unused-ignore]
@@ -157,6 +165,8 @@ class DemoModel(nn.Module):  # type: ignore[misc,unused-ignore]
         }
         generator = torch.Generator().manual_seed(seed)
         self.parameters_by_name: dict[str, nn.Parameter] = {}
+        # What forward uses: the parameters, or others in their place (rounded, averaged).
+        self.weights: Mapping[str, Tensor] = self.parameters_by_name
 
         def add(name: str, shape: tuple[int, ...], std: float = 0.0, fill: float = 1.0) -> None:
             data = (
@@ -226,7 +236,7 @@ class DemoModel(nn.Module):  # type: ignore[misc,unused-ignore]
         """ids (rows, length) -> residual (T, H) before the last norm, and the balance loss."""
         c = self.config
         rows, length = ids.shape
-        p = self.parameters_by_name
+        p = self.weights
         x = functional.embedding(ids.flatten(), p['embed_tokens']) * float(
             torch.tensor(c.hidden_size**0.5).bfloat16()
         )
@@ -299,14 +309,15 @@ class DemoModel(nn.Module):  # type: ignore[misc,unused-ignore]
             balance = balance + loss
         return x, balance / c.num_hidden_layers
 
-    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy of chosen rows of the residual."""
-        p = self.parameters_by_name
-        result: Tensor = self.pieces['loss'](
+    def loss(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross entropy of chosen rows of the residual: weighted, and plain without a gradient."""
+        p = self.weights
+        result: tuple[Tensor, Tensor] = self.pieces['loss'](
             hidden,
             p['norm'],
             p['embed_tokens'],
             targets,
+            weights,
             self.config.final_logit_softcapping,
             self.low,
         )
@@ -314,7 +325,7 @@ class DemoModel(nn.Module):  # type: ignore[misc,unused-ignore]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits (R, V) of chosen rows, soft cap applied."""
-        p = self.parameters_by_name
+        p = self.weights
         y = functional.linear(
             rms(hidden, p['norm']).to(self.low), p['embed_tokens'].to(self.low)
         ).float()
