@@ -2,12 +2,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """20 seconds of bench/robot_soak.py; `make soak` runs an hour."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
+REPORTS = sorted((ROOT / 'bench' / 'reports').glob('robot_soak-*.json'))
+
+
+def stale(report: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a kept report is of other sources than those of `root`."""
+    monkeypatch.syspath_prepend(str(ROOT / 'bench'))
+    robot_soak = importlib.import_module('robot_soak')
+    (record,) = json.loads(report.read_text())
+    return bool(record['source_hash'] != robot_soak.source_hash(root))
+
+
+def test_the_kept_report_is_of_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of goals or stops: `make soak`, and commit its report."""
+    assert not stale(REPORTS[-1], ROOT, monkeypatch)
+    (record,) = json.loads(REPORTS[-1].read_text())
+    # Memory is judged by who reads the report: bench/LOG.md says what is known of its growth.
+    assert [problem for problem in record['problems'] if 'grew by' not in problem] == []
+    assert record['context']['requests'] > 5000
+
+
+def test_a_changed_line_makes_the_report_stale(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ('gemma_thor_ros/ros', 'gemma_thor_ros/demo', 'bench'):
+        (tmp_path / folder).mkdir(parents=True)
+        for path in (ROOT / folder).glob('*.py'):
+            (tmp_path / folder / path.name).write_bytes(path.read_bytes())
+    before = stale(REPORTS[-1], tmp_path, monkeypatch)
+    guard = tmp_path / 'gemma_thor_ros' / 'ros' / 'goal_guard.py'
+    guard.write_text(guard.read_text().replace('TICK_S = 0.02', 'TICK_S = 0.03'))
+    assert not before and stale(REPORTS[-1], tmp_path, monkeypatch)
 
 
 def test_twenty_seconds_of_everything_at_once(processes: Any, tmp_path: Path) -> None:
