@@ -62,8 +62,8 @@ class TestPlantedErrors:
         """Two requests of a step get one another's token, now and then."""
         right, calls = runner.Runner.run, []
 
-        def wrong(self: runner.Runner, plan: Any) -> Any:
-            choices = right(self, plan)
+        def wrong(self: runner.Runner, plan: Any, *rest: Any) -> Any:
+            choices = right(self, plan, *rest)
             calls.append(None)
             wanted = [i for i, choice in enumerate(choices) if choice is not None]
             if len(wanted) >= 2 and len(calls) % 20 == 0:
