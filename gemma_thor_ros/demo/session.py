@@ -41,6 +41,7 @@ from gemma_thor_ros.schema import ConfigError
 START_LIMIT_S = 60.0
 _END_LIMIT_S = 4.0
 _POSE_LIMIT_S = 2.0
+_ADVICE = 'set ROS_DOMAIN_ID to another number, or end that one'
 _DISCOVERY_S = 0.5
 _PREFIX = 'gemma-thor-'
 _PR_SET_PDEATHSIG = 1
@@ -112,6 +113,7 @@ class DemoSession:
         self._folder = Path(tempfile.mkdtemp(prefix=f'{_PREFIX}{os.getpid()}-'))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._context = rclpy.Context()
+        self._connected = False
         self._changed = threading.Condition()
         self._pose: Pose | None = None
         self._pose_count = 0
@@ -122,6 +124,7 @@ class DemoSession:
     def start(self) -> None:
         """Start everything and wait until all of it is ready."""
         try:
+            self._reserve_domain()
             self._connect()
             self._refuse_company()
             for name in _MODULES:
@@ -148,11 +151,11 @@ class DemoSession:
         """End the client and the children; each gets a few seconds, then it is killed."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self._context.ok():
+        if self._connected and self._context.ok():
             self._executor.shutdown()
             self._thread.join(2.0)
             self._node.destroy_node()
-            rclpy.try_shutdown(context=self._context)
+        rclpy.try_shutdown(context=self._context)
         for child in reversed(self._children.values()):
             if child.poll() is None:
                 child.send_signal(signal.SIGINT)
@@ -184,8 +187,15 @@ class DemoSession:
                 preexec_fn=_die_with_parent,
             )
 
-    def _connect(self) -> None:
+    def _reserve_domain(self) -> None:
+        # Before there is a node: a DDS participant that comes and goes while those of another run
+        # find each other has kept them apart for good.
         rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
+        domain = self._context.get_domain_id()
+        if not self._reservations.take(f'domain-{domain}'):
+            raise ConfigError(f'another gemma-thor run uses ROS domain {domain}: {_ADVICE}')
+
+    def _connect(self) -> None:
         self._node = Node('gemma_thor_run', context=self._context)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
@@ -197,17 +207,15 @@ class DemoSession:
         node.create_subscription(GuardState, 'goal_guard/state', self._on_guard, 10)
         self._thread = threading.Thread(target=self._spin, name='spin', daemon=True)
         self._thread.start()
+        self._connected = True
 
     def _refuse_company(self) -> None:
         """Two robots under one name would share their topics, and their stops."""
-        domain = self._context.get_domain_id()
-        advice = 'set ROS_DOMAIN_ID to another number, or end that one'
-        if not self._reservations.take(f'domain-{domain}'):
-            raise ConfigError(f'another gemma-thor run uses ROS domain {domain}: {advice}')
         time.sleep(_DISCOVERY_S)
         there = sorted(set(_MODULES) & set(self._node.get_node_names()))
         if there:
-            raise ConfigError(f'{", ".join(there)} is on ROS domain {domain} already: {advice}')
+            domain = self._context.get_domain_id()
+            raise ConfigError(f'{", ".join(there)} is on ROS domain {domain} already: {_ADVICE}')
 
     def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
