@@ -30,6 +30,7 @@ NEEDS = (
     Need('numpy', '1.26', '3', 'all arithmetic'),
     Need('tokenizers', '0.20', '', 'text to token ids'),
     Need('jsonschema', '4.10', '', 'checking tools'),
+    Need('pillow', '9.1', '', 'reading images'),
     Need('PyYAML', '6.0', '', 'reading the tool policy'),
     Need('threadpoolctl', '3.1', '', 'bounding the threads of matrix products'),
 )

@@ -1,0 +1,116 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Image files from untrusted hands to pixels: data URLs, limits before any decoding, Pillow.
+
+Everything that is wrong with a file is a RequestError that names the field and the numbers. Knows
+no model and no message format.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from gemma_thor_ros.schema import ErrorCode, RequestError
+
+Pixels = npt.NDArray[np.uint8]           # (height, width, 3)
+
+FORMATS = ('PNG', 'JPEG', 'WEBP')
+# Modes with 8 bits a channel; what else Pillow reads (16-bit grey, float) has no agreed range.
+_MODES = ('1', 'L', 'LA', 'La', 'P', 'PA', 'RGB', 'RGBA', 'RGBa', 'RGBX', 'CMYK', 'YCbCr')
+# What Pillow raises for damaged files.
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError,
+           struct.error, zlib.error)
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """What is refused before it costs memory: bytes of the file, its pixels, long : short side."""
+
+    max_bytes: int = 16 << 20
+    max_pixels: int = 1 << 25
+    max_ratio: float = 64.0
+
+
+def read_data_url(url: Any, limits: ImageLimits, where: str) -> bytes:
+    """The bytes of a data URL (base64).
+
+    Raises RequestError: UNSUPPORTED for any other URL, since the robot fetches nothing for its
+    clients; INVALID_REQUEST for what is no base64 or too large.
+    """
+    if not isinstance(url, str):
+        raise _invalid(f'{where} must be a URL as text, found {type(url).__name__}', where)
+    scheme, colon, rest = url.partition(':')
+    if scheme.lower() != 'data' or not colon:
+        shown = f'{scheme[:20]}:' if colon else url[:20]
+        raise RequestError(
+            ErrorCode.UNSUPPORTED,
+            f'{where} begins with {shown!r}: images are taken as data URLs alone '
+            '(data:image/png;base64,...), nothing is fetched', where)
+    kind, comma, text = rest.partition(',')
+    if not comma or not kind.lower().endswith(';base64'):
+        raise _invalid(f'{where} is a data URL without ";base64,": found {kind[:40]!r}', where)
+    if len(text) // 4 * 3 - 2 > limits.max_bytes:
+        raise _too_large(len(text) // 4 * 3, limits, where)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _invalid(f'{where} holds no base64: {error}', where) from error
+
+
+def decode_image(data: bytes, limits: ImageLimits, where: str) -> Pixels:
+    """The pixels of a PNG, JPEG or WebP file, turned as its EXIF says; alpha is dropped.
+
+    (height, width, 3) uint8. Raises RequestError before decoding for a file above the limits, and
+    for one that is damaged, of another format, or has more than 8 bits a channel.
+    """
+    if len(data) > limits.max_bytes:
+        raise _too_large(len(data), limits, where)
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            _check(image, limits, where)
+            turned = ImageOps.exif_transpose(image)
+            return np.array(turned.convert('RGB'), np.uint8)
+    except Image.DecompressionBombError as error:
+        raise _invalid(f'{where} has more pixels than the {limits.max_pixels:,} that are taken',
+                       where) from error
+    except UnidentifiedImageError as error:
+        raise _invalid(f'{where} is no PNG, JPEG or WebP file ({len(data):,} bytes)',
+                       where) from error
+    except _DAMAGE as error:
+        raise _invalid(f'{where} is a damaged image file: {type(error).__name__}: {error}'[:300],
+                       where) from error
+
+
+def _check(image: Image.Image, limits: ImageLimits, where: str) -> None:
+    """Refuse by the header alone: nothing is decoded yet."""
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise _invalid(f'{where} is {width} x {height} pixels', where)
+    if width * height > limits.max_pixels:
+        raise _invalid(f'{where} is {width} x {height}, {width * height:,} pixels; at most '
+                       f'{limits.max_pixels:,} are taken', where)
+    ratio = max(width, height) / min(width, height)
+    if ratio > limits.max_ratio:
+        raise _invalid(f'{where} is {width} x {height} pixels: its sides stand {ratio:.4g} to 1, '
+                       f'at most {limits.max_ratio:g} to 1 is taken', where)
+    if image.mode not in _MODES:
+        raise _invalid(f'{where} has pixels of the kind {image.mode!r}: 8 bits a channel are '
+                       'taken', where)
+
+
+def _too_large(size: int, limits: ImageLimits, where: str) -> RequestError:
+    return _invalid(f'{where} has {size:,} bytes, at most {limits.max_bytes:,} are taken', where)
+
+
+def _invalid(message: str, param: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, message, param)

@@ -1,0 +1,138 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Image files from untrusted hands: what is read, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from gemma_thor_ros.image.decode import ImageLimits, decode_image, read_data_url
+from gemma_thor_ros.schema import ErrorCode, RequestError
+
+LIMITS = ImageLimits(max_bytes=4000, max_pixels=2000, max_ratio=8.0)
+WHERE = 'messages[0].content[1]'
+PIXELS = (np.arange(20 * 30 * 3, dtype=np.uint32) * 7 % 256).astype(np.uint8).reshape(20, 30, 3)
+
+
+def encoded(pixels: Any = PIXELS, kind: str = 'PNG', **options: Any) -> bytes:
+    out = io.BytesIO()
+    image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(('kind', 'options'), [
+    ('PNG', {}), ('WEBP', {'lossless': True}), ('JPEG', {'quality': 100, 'subsampling': 0})])
+def test_formats(kind: str, options: dict[str, Any]) -> None:
+    found = decode_image(encoded(kind=kind, **options), LIMITS, WHERE)
+    assert found.shape == (20, 30, 3) and found.dtype == np.uint8
+    assert np.abs(found.astype(int) - PIXELS).max() <= (0 if kind != 'JPEG' else 255)
+    assert np.abs(found.astype(int) - PIXELS).mean() < (1e-9 if kind != 'JPEG' else 8)
+
+
+def test_other_modes_become_rgb() -> None:
+    grey = decode_image(encoded(PIXELS[..., 0]), LIMITS, WHERE)
+    assert (grey == PIXELS[..., :1]).all()
+    alpha = np.concatenate([PIXELS, PIXELS[..., :1]], axis=-1)
+    assert (decode_image(encoded(alpha), LIMITS, WHERE) == PIXELS).all()
+    palette = Image.fromarray(PIXELS // 128 * 128).quantize(8)
+    assert decode_image(encoded(palette), LIMITS, WHERE).shape == (20, 30, 3)
+
+
+def test_exif_turns_the_image() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6                                     # shown turned a quarter clockwise
+    found = decode_image(encoded(exif=exif.tobytes()), LIMITS, WHERE)
+    assert (found == np.rot90(PIXELS, -1)).all()
+
+
+def header(width: int, height: int) -> bytes:
+    """A PNG of a size without the pixels that it promises."""
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack('>I', len(data)) + name + data + struct.pack(
+            '>I', zlib.crc32(name + data))
+    return (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', width, height, 8, 2, 0,
+                                                              0, 0))
+            + chunk(b'IDAT', zlib.compress(bytes(10))) + chunk(b'IEND', b''))
+
+
+@pytest.mark.parametrize(('data', 'words'), [
+    (b'', 'is no PNG, JPEG or WebP file (0 bytes)'),
+    (b'GIF89a' + bytes(40), 'is no PNG, JPEG or WebP file (46 bytes)'),
+    (encoded(kind='GIF'), 'is no PNG, JPEG or WebP file'),
+    (bytes(4001), 'has 4,001 bytes, at most 4,000 are taken'),
+    (header(60, 40), 'is 60 x 40, 2,400 pixels; at most 2,000 are taken'),
+    (header(30000, 30000), 'more pixels than the 2,000 that are taken'),
+    (header(90, 10), 'its sides stand 9 to 1, at most 8 to 1 is taken'),
+    (header(20, 20), 'is a damaged image file'),
+    (encoded()[:120], 'is a damaged image file'),
+    (encoded(np.zeros((4, 4), np.uint16)), '8 bits a channel are taken'),
+])
+def test_what_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        decode_image(data, LIMITS, WHERE)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST and caught.value.param == WHERE
+    assert caught.value.message.startswith(WHERE) and words in caught.value.message
+
+
+def test_a_header_above_the_limits_is_refused_undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any) -> None:
+        raise AssertionError('decoded before it was checked')
+    monkeypatch.setattr('PIL.ImageFile.ImageFile.load', load)
+    for data in (header(60, 40), header(90, 10)):
+        with pytest.raises(RequestError):
+            decode_image(data, LIMITS, WHERE)
+    with pytest.raises(AssertionError):                  # the check above can fail
+        decode_image(encoded(), LIMITS, WHERE)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(['PNG', 'JPEG', 'WEBP']), st.data())
+def test_damage_is_an_error_with_a_sentence_or_an_image(kind: str, data: st.DataObject) -> None:
+    good = bytearray(encoded(kind=kind))
+    for _ in range(data.draw(st.integers(1, 4))):
+        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(good)))
+    try:
+        found = decode_image(bytes(good[:cut] if cut % 3 == 0 else good), LIMITS, WHERE)
+        assert found.dtype == np.uint8 and found.ndim == 3 and found.shape[2] == 3
+    except RequestError as error:
+        assert error.message.startswith(WHERE)
+
+
+def url(data: bytes = b'abc', head: str = 'data:image/png;base64,') -> str:
+    return head + base64.b64encode(data).decode()
+
+
+def test_data_urls() -> None:
+    assert read_data_url(url(), LIMITS, WHERE) == b'abc'
+    assert read_data_url(url(head='DATA:image/png;name=a;BASE64,'), LIMITS, WHERE) == b'abc'
+    assert len(read_data_url(url(bytes(4000)), LIMITS, WHERE)) == 4000
+
+
+@pytest.mark.parametrize(('given_url', 'code', 'words'), [
+    ('https://example.org/a.png', ErrorCode.UNSUPPORTED, "begins with 'https:'"),
+    ('HTTP://example.org/a.png', ErrorCode.UNSUPPORTED, 'nothing is fetched'),
+    ('file:///etc/passwd', ErrorCode.UNSUPPORTED, "'file:'"),
+    ('abc', ErrorCode.UNSUPPORTED, "'abc'"),
+    (7, ErrorCode.INVALID_REQUEST, 'must be a URL as text, found int'),
+    ('data:image/png,abc', ErrorCode.INVALID_REQUEST, 'without ";base64,"'),
+    ('data:image/png;base64', ErrorCode.INVALID_REQUEST, 'without ";base64,"'),
+    ('data:image/png;base64,a$b=', ErrorCode.INVALID_REQUEST, 'holds no base64'),
+    ('data:image/png;base64,YWJj\xe9', ErrorCode.INVALID_REQUEST, 'holds no base64'),
+    (url(bytes(4500)), ErrorCode.INVALID_REQUEST, 'at most 4,000 are taken'),
+])
+def test_urls_that_are_refused(given_url: Any, code: ErrorCode, words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_data_url(given_url, LIMITS, WHERE)
+    assert caught.value.code is code and words in caught.value.message
