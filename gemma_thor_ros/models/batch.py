@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ class Span:
     K and V of each row are written to the pages first, then row i attends keys 0 .. its position.
     Key position p of a layer lies in page `pages[p // page_size]`, slot `p % page_size`; the two
     tables are for the two layer geometries. Entries of freed sliding pages are -1 and never read.
+    `blocks` are the positions [start, stop) of images, each wholly among the rows: in the layers
+    that have them, rows of a block attend all of it.
     """
 
     role: Role
@@ -40,6 +43,15 @@ class Span:
     start_position: int
     sliding_pages: Int32     # (max_pages,)
     full_pages: Int32        # (max_pages,)
+    blocks: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class SoftRows:
+    """Rows of a batch whose embedding is an image's soft tokens instead of their token id's."""
+
+    start_row: int
+    values: Any              # (n, H), unscaled
 
 
 @dataclass(frozen=True)
@@ -50,3 +62,4 @@ class Batch:
     positions: Int32         # (T,)
     spans: tuple[Span, ...]
     logit_rows: Int32        # (R,) rows whose logits are wanted, ascending
+    soft_rows: tuple[SoftRows, ...] = ()

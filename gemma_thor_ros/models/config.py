@@ -16,6 +16,9 @@ from gemma_thor_ros.models import admission
 
 SLIDING = 'sliding_attention'
 FULL = 'full_attention'
+# 'causal': nothing. 'in window': all of them, and of the earlier ones what the window has.
+# 'whole': the whole image, window or not.
+ImageBlocks = Literal['causal', 'in window', 'whole']
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,14 @@ class ModelConfig:
     def geometry(self, layer: int) -> LayerGeometry:
         """Geometry of layer number `layer`."""
         return self.sliding if self.layer_types[layer] == SLIDING else self.full
+
+    def image_blocks(self, layer_type: str) -> ImageBlocks:
+        """What rows of an image see of its later rows in the layers of one type."""
+        if self.use_bidirectional_attention != 'vision':
+            return 'causal'
+        if self.model_type == 'gemma4_unified':
+            return 'whole'
+        return 'in window' if layer_type == SLIDING else 'causal'
 
     @property
     def first_shared_layer(self) -> int:

@@ -20,6 +20,8 @@ from gemma_thor_ros.models.batch import Batch
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.kv_cache import KVCache
 from gemma_thor_ros.models.rows import RowPlan, plan_rows
+from gemma_thor_ros.models.vision import Vision
+from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.models.workspace import Activations, Workspace
 from gemma_thor_ros.ops.linear import StoredWeight, values
 from gemma_thor_ros.ops.rounding import KvDtype, Rounding, round_to_bf16
@@ -28,10 +30,12 @@ from gemma_thor_ros.ops.table import (
     OpTable,
     Router,
     SmallModelOps,
+    SoftRowOps,
     StepRows,
     WeightLoader,
     cpu_op_table,
 )
+from gemma_thor_ros.ops.vision_table import CpuVisionOps
 from gemma_thor_ros.schema import ConfigError
 
 Array = npt.NDArray[Any]
@@ -132,6 +136,8 @@ class Decoder:
         """Run all rows of a step up to the last norm, which act.normed holds in the end."""
         config, eps = self.config, self.config.rms_norm_eps
         ops.embed(act.residual, step.token_ids, self.table, self._embed_scale)
+        for rows, values_of_rows in step.soft_rows:
+            cast(SoftRowOps, ops).place_rows(act.residual, rows, values_of_rows)
         if self._layer_inputs is not None:
             table, projection, norm = self._layer_inputs
             ops.linear(act.layer_inputs, act.residual, projection, step.num_decode_rows)
@@ -155,23 +161,25 @@ class Gemma4(Decoder):
                  dtype: npt.DTypeLike = np.float32, rounding: Rounding = 'none', *,
                  kv_dtype: KvDtype | None = None,
                  decode_threads: int = 1, prefill_threads: int = 1,
-                 weight_budget_bytes: int = DEFAULT_WEIGHT_BUDGET_BYTES) -> None:
+                 weight_budget_bytes: int = DEFAULT_WEIGHT_BUDGET_BYTES,
+                 vision: tuple[VisionConfig, Mapping[str, StoredWeight]] | None = None) -> None:
         """Take the weights in.
 
         weights: canonical name -> stored weight, experts stacked. dtype float32, or float64 for
         the oracle; rounding 'device' rounds where a CUDA device stores bf16. kv_dtype: what K and
         V are rounded to, None for bf16 with 'device' and else nothing. Threads are the BLAS's, for
         steps without and with prompt rows. Weights over the budget are dequantised at
-        every use.
+        every use. vision: config and weights of the part that reads images.
         """
         loader = WeightLoader(dtype, weight_budget_bytes)
         super().__init__(config, weights, loader)
         self.dtype = np.dtype(dtype)
         self.rounding = rounding
-        self.resident_bytes = loader.resident_bytes   # matrices kept dequantised
         self._workspace = Workspace(config, dtype)
         self.ops: OpTable = cpu_op_table(dtype, rounding, decode_threads=decode_threads,
                                          prefill_threads=prefill_threads, kv_dtype=kv_dtype)
+        self.vision = None if vision is None else Vision(*vision, loader, CpuVisionOps(self.ops))
+        self.resident_bytes = loader.resident_bytes   # matrices kept dequantised
 
     @property
     def vocab_size(self) -> int:
@@ -207,8 +215,11 @@ class Gemma4(Decoder):
             kind = shape.layer_type
             if self.config.layers_of(kind):
                 places[kind] = self.ops.place(plan.positions, plan.page_rows(kind, page_size),
-                                              plan.attention_spans(kind), shape, page_size)
-        return StepRows(plan.token_ids, plan.num_decode_rows, plan.row_of_token, places)
+                                              plan.attention_spans(
+                                                  kind, self.config.image_blocks(kind)),
+                                              shape, page_size)
+        return StepRows(plan.token_ids, plan.num_decode_rows, plan.row_of_token, places,
+                        plan.soft_rows)
 
     def _logits(self, normed: Array) -> Array:
         tile = self.ops.tiles.decode

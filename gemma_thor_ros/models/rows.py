@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma_thor_ros.models.batch import Batch, Role, Span
-from gemma_thor_ros.models.config import SLIDING
+from gemma_thor_ros.models.config import SLIDING, ImageBlocks
 from gemma_thor_ros.ops.attention import AttentionSpan
 from gemma_thor_ros.ops.kv_append import PageRows
 from gemma_thor_ros.ops.linear import RowTiles
@@ -34,6 +34,7 @@ class RowPlan:
     num_prefill_rows: int                    # padded
     row_of_token: Indices                    # (T,) the Batch's row -> row here
     spans: tuple[tuple[Span, int], ...]      # (span, its first row here)
+    soft_rows: tuple[tuple[Indices, Any], ...]   # (rows here, what stands in for their embedding)
 
     @property
     def num_rows(self) -> int:
@@ -54,10 +55,12 @@ class RowPlan:
         assert page_ids.min() >= 0, 'a row has no page'
         return PageRows(np.concatenate(rows), page_ids, np.concatenate(positions) % page_size)
 
-    def attention_spans(self, layer_type: str) -> list[tuple[AttentionSpan, bool]]:
+    def attention_spans(self, layer_type: str, blocks: ImageBlocks = 'causal',
+                        ) -> list[tuple[AttentionSpan, bool]]:
         """The spans for the layers of one type, and whether they are generated tokens."""
-        return [(AttentionSpan(row, span.num_rows, span.start_position,
-                               _pages(span, layer_type)), span.role is Role.DECODE)
+        return [(AttentionSpan(row, span.num_rows, span.start_position, _pages(span, layer_type),
+                               blocks=() if blocks == 'causal' else span.blocks,
+                               whole_blocks=blocks == 'whole'), span.role is Role.DECODE)
                 for span, row in self.spans]
 
 
@@ -84,7 +87,10 @@ def plan_rows(batch: Batch, tiles: RowTiles) -> RowPlan:
     token_ids[row_of_token] = batch.token_ids
     positions = np.zeros(num_decode + num_prefill, np.int64)
     positions[row_of_token] = batch.positions
-    return RowPlan(token_ids, positions, num_decode, num_prefill, row_of_token, tuple(spans))
+    soft_rows = tuple((row_of_token[soft.start_row:soft.start_row + len(soft.values)], soft.values)
+                      for soft in batch.soft_rows)
+    return RowPlan(token_ids, positions, num_decode, num_prefill, row_of_token, tuple(spans),
+                   soft_rows)
 
 
 def _pages(span: Span, layer_type: str) -> npt.NDArray[Any]:

@@ -37,6 +37,8 @@ class AttentionSpan:
     start_position: int
     pages: npt.NDArray[Any]      # (max_pages,) page ids of one layer geometry
     sees_block: bool = False     # generated rows see the span's later rows, too (draft blocks)
+    blocks: tuple[tuple[int, int], ...] = ()     # prompt rows at [start, stop) see to its end
+    whole_blocks: bool = False   # and from its start on, also beyond the window
 
 
 @dataclass(frozen=True)
@@ -103,29 +105,43 @@ def _plan_span(span: AttentionSpan, decode: bool, window: int | None, page_size:
         size = max(1, DECODE_HEADS // group) if decode else QUERY_TILE
         left = span.num_rows - row
         count = left if decode else min(size - position % size, left)
-        tiles.append(_plan_tile(span.start_row + row, position, count, size, keys, window, group,
-                                dtype, span.sees_block))
+        tiles.append(_plan_tile(span, span.start_row + row, position, count, size, keys, window,
+                                group, dtype))
         row += count
     return SpanPlan(ids, num_keys, first - base, end - base, tuple(tiles))
 
 
-def _plan_tile(row: int, position: int, count: int, size: int, keys: npt.NDArray[Any],
-               window: int | None, group: int, dtype: npt.DTypeLike,
-               sees_block: bool) -> QueryTile:
+def _plan_tile(span: AttentionSpan, row: int, position: int, count: int, size: int,
+               keys: npt.NDArray[Any], window: int | None, group: int,
+               dtype: npt.DTypeLike) -> QueryTile:
     base, slot = int(keys[0]), position % size
-    first = 0 if window is None else max(0, position - window + 1)
-    low, high = (first - base) // KEY_CHUNK, (position + count - 1 - base) // KEY_CHUNK + 1
-    keys = keys[low * KEY_CHUNK:high * KEY_CHUNK].reshape(1, -1, 1, 1, KEY_CHUNK)
     num_tiles = -(-(slot + count) // size)
     # padding rows look at the first or last real row's keys; their results are dropped
     rows = np.clip(np.arange(position - slot, position - slot + num_tiles * size), position,
-                   position + count - 1).repeat(group).reshape(num_tiles, 1, 1, size * group, 1)
-    hidden = keys > (np.full_like(rows, position + count - 1) if sees_block else rows)
-    if window is not None:
-        hidden |= keys <= rows - window
-    bias = np.zeros(hidden.shape, dtype)
-    bias[hidden] = -np.inf
+                   position + count - 1)
+    first, last = _visible(span, rows, window)
+    if span.sees_block:
+        last = np.full_like(rows, position + count - 1)
+    low, high = (int(first.min()) - base) // KEY_CHUNK, (int(last.max()) - base) // KEY_CHUNK + 1
+    keys = keys[low * KEY_CHUNK:high * KEY_CHUNK].reshape(1, -1, 1, 1, KEY_CHUNK)
+    first, last = (bound.repeat(group).reshape(num_tiles, 1, 1, size * group, 1)
+                   for bound in (first, last))
+    bias = np.zeros(np.broadcast_shapes(keys.shape, first.shape), dtype)
+    bias[(keys > last) | (keys < first)] = -np.inf
     return QueryTile(row, count, size, slot, slice(low, high), bias)
+
+
+def _visible(span: AttentionSpan, rows: npt.NDArray[Any], window: int | None,
+             ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The first and the last key that each position sees: all between them are visible."""
+    first = np.zeros_like(rows) if window is None else np.maximum(0, rows - window + 1)
+    last = rows.copy()
+    for start, stop in span.blocks:
+        inside = (rows >= start) & (rows < stop)
+        last[inside] = stop - 1
+        if span.whole_blocks:
+            first[inside] = np.minimum(first[inside], start)
+    return first, last
 
 
 def attention_ref(out: Array, q: Array, k_pages: Array, v_pages: Array,

@@ -75,6 +75,7 @@ class StepRows:
     num_decode_rows: int
     rows: Any
     places: dict[str, Any]
+    soft_rows: tuple[tuple[Any, Any], ...] = ()  # (rows, their embedding): image tokens
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,12 @@ class SmallModelOps(LayerOps, Protocol):
     def per_layer_gate(self, gate: Any, inputs: Any) -> None: ...
 
 
+class SoftRowOps(LayerOps, Protocol):
+    """What images need besides."""
+
+    def place_rows(self, residual: Any, rows: Any, values: Any) -> None: ...
+
+
 class CpuPlace(NamedTuple):
     """StepRows.places of the CPU."""
 
@@ -167,6 +174,10 @@ class OpTable:
                                geometry.num_rotary_pairs)
         return CpuPlace(rope, where, self.plan_attention(spans, geometry.window, page_size,
                                                          geometry.group))
+
+    def place_rows(self, residual: Any, rows: Any, values: Any) -> None:
+        """residual[rows] = values: soft tokens take the place of embeddings, unscaled."""
+        residual[rows] = values
 
     def norms(self, outs: Arrays, x: Any, weights: Arrays, eps: float) -> None:
         """outs[i] = rms(x; weights[i])."""
