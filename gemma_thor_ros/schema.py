@@ -127,6 +127,26 @@ class Guide(Protocol):
         """Go back before the last tokens, as many as a step may try."""
 
 
+@dataclass(frozen=True, eq=False)
+class PromptImage:
+    """The soft tokens of one image in a prompt: positions start .. start + num_tokens - 1.
+
+    `patches` and `columns` are what the model's vision part reads, opaque to everybody between.
+    `digest` names them: equal digests mean equal soft tokens.
+    """
+
+    start: int
+    num_tokens: int
+    digest: bytes
+    patches: Any
+    columns: int
+
+    @property
+    def stop(self) -> int:
+        """The position behind its last soft token."""
+        return self.start + self.num_tokens
+
+
 @dataclass(frozen=True)
 class Request:
     """What the engine runs: token ids in, token ids out.
@@ -135,7 +155,7 @@ class Request:
     steady-clock seconds, 0 = none; `first_token_s` runs from submission, `token_gap_s` from the
     token before. `checkpoints` are prompt positions at which later prompts are likely to part from
     this one (end of the system block, turn borders). `identity` keeps prompts apart whose equal
-    token ids do not mean the same K and V.
+    token ids do not mean the same K and V. `images` stand in the order of their positions.
     """
 
     request_id: str
@@ -150,6 +170,7 @@ class Request:
     checkpoints: tuple[int, ...] = ()
     identity: str = ''
     guide: Guide | None = None
+    images: tuple[PromptImage, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Limits:
     context_length: int
     stop_ids: tuple[int, ...]
     suppress_tokens: tuple[int, ...]
+    max_image_tokens: int = 0            # soft tokens of one image; 0: the model sees none
 
     @cached_property
     def suppressed(self) -> npt.NDArray[np.int64]:
@@ -38,6 +39,7 @@ class Limits:
 def check_request(request: Request, limits: Limits, pages: PageManager) -> None:
     """Raise RequestError unless this request can run on an empty engine."""
     _check_prompt(request, limits)
+    _check_images(request, limits)
     _check_sampling(request.sampling, limits)
     _range('choice', request.choice, 0, 2 ** 32 - 1)
     for name in ('deadline_s', 'first_token_s', 'token_gap_s'):
@@ -89,6 +91,19 @@ def _check_prompt(request: Request, limits: Limits) -> None:
     if low < 0 or high >= limits.vocab_size:
         raise _invalid('prompt_ids', f'Prompt token id {low if low < 0 else high} is outside the '
                                      f'vocabulary 0 to {limits.vocab_size - 1}.')
+
+
+def _check_images(request: Request, limits: Limits) -> None:
+    if request.images and not limits.max_image_tokens:
+        raise RequestError(ErrorCode.UNSUPPORTED, 'The model takes no images.', 'images')
+    end, num_prompt = 0, len(request.prompt_ids)
+    for image in request.images:
+        _range('images', image.num_tokens, 1, limits.max_image_tokens)
+        if not end <= image.start <= image.stop <= num_prompt:
+            raise _invalid('images', f'An image has the positions {image.start} to '
+                                     f'{image.stop - 1}; it must begin at {end} or later, and the '
+                                     f'prompt has {num_prompt} tokens.')
+        end = image.stop
 
 
 def _check_sampling(sampling: SamplingParams, limits: Limits) -> None:

@@ -54,6 +54,7 @@ class Engine:
     max_checkpoint_pages: the most sliding pages that prefix checkpoints may keep; None: all that
     no sequence uses, 0: no prefix cache. checkpoint_interval: pages between the checkpoints of a
     long prompt. step_timeout_s: a step that takes longer fails its requests; 0: no limit.
+    max_image_tokens: soft tokens of an image at most, where the model sees; 0: it sees none.
     drafter: guesses tokens that the model then verifies; None: one token a step. num_drafts: so
     many drafts a round; None: as many as pay (draft_length).
     on_pages_freed(geometry, page ids): for tests that poison freed pages.
@@ -64,7 +65,8 @@ class Engine:
                  context_length: int, stop_ids: tuple[int, ...] = (1, 106, 50),
                  suppress_tokens: tuple[int, ...] = (), max_rows: int = 16,
                  max_checkpoint_pages: int | None = None, checkpoint_interval: int = 128,
-                 step_timeout_s: float = 0.0, drafter: Drafter | None = None,
+                 step_timeout_s: float = 0.0, max_image_tokens: int = 0,
+                 drafter: Drafter | None = None,
                  num_drafts: int | None = None,
                  on_pages_freed: OnFreed | None = None) -> None:
         for name, value in (('page_size', page_size), ('num_sliding_pages', num_sliding_pages),
@@ -76,12 +78,14 @@ class Engine:
         self.max_sequences = max_sequences
         self.max_waiting = max_waiting
         self._limits = Limits(model.vocab_size, context_length, tuple(stop_ids),
-                              tuple(suppress_tokens))
+                              tuple(suppress_tokens),
+                              max_image_tokens if getattr(model, 'vision', None) else 0)
         self._pages = PageManager(
             page_size=page_size, num_sliding_pages=num_sliding_pages,
             num_full_pages=num_full_pages, window=max(
                 model.config.sliding_window, 0 if drafter is None else drafter.config.window),
-            max_rows=max_rows, max_chunk=prefill_chunk, on_freed=on_pages_freed)
+            max_rows=max_rows, max_chunk=max(prefill_chunk, max_image_tokens),
+            on_freed=on_pages_freed)
         self._cache = PrefixCache(
             self._pages, interval=checkpoint_interval, max_window_pages=(
                 num_sliding_pages if max_checkpoint_pages is None else max_checkpoint_pages))

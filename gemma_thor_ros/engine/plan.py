@@ -47,7 +47,8 @@ def choose_rows(running: Seq[Sequence], prefill_chunk: int, max_rows: int,
 
     Generated tokens that are not in the cache: one, or after a drop up to max_rows of them.
     Prompts share prefill_chunk rows in the order given. Where a chunk ends changes no result, so
-    that the rest of a budget may be of any size.
+    that the rest of a budget may be of any size; only an image is never cut. One that is longer
+    than the whole budget is a chunk of its own.
     """
     chosen = []
     budget = prefill_chunk
@@ -55,11 +56,26 @@ def choose_rows(running: Seq[Sequence], prefill_chunk: int, max_rows: int,
         if sequence.role is Role.DECODE:
             num_rows = min(max_rows, sequence.num_tokens - sequence.num_committed)
         else:
-            num_rows = min(budget, sequence.num_prompt - sequence.num_committed)
-            budget -= num_rows
+            num_rows = prompt_rows(sequence, budget, alone=budget == prefill_chunk)
+            budget = max(0, budget - num_rows)
         if num_rows:
             chosen.append((sequence, num_rows))
     return chosen
+
+
+def prompt_rows(sequence: Sequence, budget: int, alone: bool) -> int:
+    """The next prompt rows of a sequence, at most `budget`, without cutting an image.
+
+    `alone`: nobody has used of the budget, so an image that begins here may exceed it.
+    """
+    start = sequence.num_committed
+    end = min(start + budget, sequence.num_prompt)
+    for image in sequence.request.images:
+        if image.start < end < image.stop:
+            if image.start > start:
+                return image.start - start
+            return image.stop - start if alone else 0
+    return end - start
 
 
 def build_plan(chosen: Seq[tuple[Sequence, int]], pages: PageManager,
@@ -84,7 +100,8 @@ def build_plan(chosen: Seq[tuple[Sequence, int]], pages: PageManager,
         token_ids[row:row + num_own] = sequence.token_ids[start:own_end]
         token_ids[row + num_own:row + num_rows] = guesses
         positions[row:row + num_rows] = range(start, end)
-        spans.append(Span(sequence.role, row, num_rows, start, tables.sliding, tables.full))
+        spans.append(Span(sequence.role, row, num_rows, start, tables.sliding, tables.full,
+                          _image_blocks(sequence, start, own_end)))
         logit_row = -1
         if own_end == sequence.num_tokens:               # the newest token: what comes after it?
             logit_row = len(logit_rows)
@@ -93,6 +110,15 @@ def build_plan(chosen: Seq[tuple[Sequence, int]], pages: PageManager,
         row += num_rows
     batch = Batch(token_ids, positions, tuple(spans), np.array(logit_rows, np.int32))
     return Plan(batch, tuple(parts))
+
+
+def _image_blocks(sequence: Sequence, start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """The images among the positions start .. end - 1 of a sequence."""
+    blocks = tuple((image.start, image.stop) for image in sequence.request.images
+                   if image.start < end and image.stop > start)
+    assert all(start <= first and stop <= end for first, stop in blocks), (
+        f'rows {start} to {end - 1} cut an image: {blocks}')
+    return blocks
 
 
 def tables_of(sequence: Sequence) -> PageTables:

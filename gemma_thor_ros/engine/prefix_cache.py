@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from gemma_thor_ros.engine.page_pool import NO_PREFIX, PageManager, PageTables, Prefix
 from gemma_thor_ros.models.batch import Int32
+from gemma_thor_ros.schema import PromptImage
 
 
 @dataclass(eq=False)
@@ -38,26 +40,47 @@ class Trail:
 
     prompt_ids (n,); `marks`: positions that callers think worth resuming at. Checkpoints are left
     at the page border at or before each mark, every `interval` pages past the first one, and at
-    the last border from which the same prompt could be resumed.
+    the last border from which the same prompt could be resumed. Never inside an image: its rows
+    see each other, so they are computed together or not at all. A border that would lie in one
+    moves before it.
     """
 
     def __init__(self, prompt_ids: Int32, identity: str, marks: Iterable[int], page_size: int,
-                 interval: int) -> None:
+                 interval: int, images: Seq[PromptImage] = ()) -> None:
         self.identity = identity
+        self._images = images
+        self._page_size = page_size
         self.num_prompt = prompt_ids.size
         self.num_usable = (prompt_ids.size - 1) // page_size     # the last token has to be run
         depths = {min(mark, prompt_ids.size) // page_size for mark in marks} - {0}
         depths.update(range(min(depths, default=0) + interval, self.num_usable, interval))
         if self.num_usable:
             depths.add(self.num_usable)
+        depths = {self._outside(depth) for depth in depths} - {0}
         self.wanted = sorted(depths, reverse=True)               # the next one is the last
         self.node: _Node | None = None                           # a known node of the path
         self._ids = prompt_ids
-        self._page_size = page_size
 
     def key(self, page: int) -> bytes:
-        """The content of a page of the prompt."""
-        return self._ids[page * self._page_size:(page + 1) * self._page_size].tobytes()
+        """The content of a page of the prompt: its token ids, and which images it is of.
+
+        All of an image counts, also what lies on later pages: the earlier rows see it.
+        """
+        start, stop = page * self._page_size, (page + 1) * self._page_size
+        seen = b''.join(image.digest for image in self._images
+                        if image.start < stop and image.stop > start)
+        return self._ids[start:stop].tobytes() + seen
+
+    def resumable(self, depth: int) -> bool:
+        """Whether the border behind `depth` pages lies in no image."""
+        return self._outside(depth) == depth
+
+    def _outside(self, depth: int) -> int:
+        """The last border at or before `depth` that lies in no image."""
+        for image in reversed(self._images):
+            if image.start < depth * self._page_size < image.stop:
+                depth = image.start // self._page_size
+        return depth
 
 
 class PrefixCache:
@@ -86,9 +109,11 @@ class PrefixCache:
         """Prefixes that can be resumed now."""
         return len(self._checkpoints)
 
-    def trail(self, prompt_ids: Int32, identity: str, marks: Iterable[int]) -> Trail:
+    def trail(self, prompt_ids: Int32, identity: str, marks: Iterable[int],
+              images: Seq[PromptImage] = ()) -> Trail:
         """What `match` and `leave` want to know of a prompt."""
-        return Trail(prompt_ids, identity, tuple(marks), self._pages.page_size, self.interval)
+        return Trail(prompt_ids, identity, tuple(marks), self._pages.page_size, self.interval,
+                     images)
 
     def match(self, trail: Trail) -> Prefix:
         """The longest cached prefix of a prompt that leaves at least its last token to be run."""
@@ -143,7 +168,7 @@ class PrefixCache:
         best = None
         while node is not None and node.depth < trail.num_usable:
             node = node.children.get(trail.key(node.depth))
-            if node is not None and node.is_checkpoint:
+            if node is not None and node.is_checkpoint and trail.resumable(node.depth):
                 best = node
         return best
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma_thor_ros.engine.admission import Limits
+from gemma_thor_ros.engine.image_rows import ImageRows
 from gemma_thor_ros.engine.plan import Part, Plan
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.engine.speculation import Speculation
@@ -82,6 +83,8 @@ class Runner:
         self._kv_cache = kv_cache
         self._limits = limits
         self._speculation = speculation
+        vision = getattr(model, 'vision', None)
+        self.images = None if vision is None else ImageRows(vision)
 
     def run(self, plan: Plan, run_ahead: bool = False) -> list[Choice | None]:
         """Run a plan; one entry per part, None where no token was wanted.
@@ -89,7 +92,7 @@ class Runner:
         run_ahead: the model may start the next step of the same sequences; only DeviceRunner does.
         Raises what the model raises: then no row of the plan counts.
         """
-        batch, speculation = plan.batch, self._speculation
+        batch, speculation = self._with_images(plan), self._speculation
         taps = Taps(() if speculation is None else speculation.layers)
         if taps.layers:
             logits = self._model.forward(batch, self._kv_cache, taps)
@@ -103,6 +106,12 @@ class Runner:
         if speculation is not None:
             speculation.step_done(plan, choices, taps.hidden(batch.token_ids.size))
         return choices
+
+    def _with_images(self, plan: Plan) -> Batch:
+        """The batch with the soft tokens of its images."""
+        if self.images is None or not any(span.blocks for span in plan.batch.spans):
+            return plan.batch
+        return replace(plan.batch, soft_rows=self.images.of(plan))
 
     def _draw(self, logits: npt.NDArray[Any], part: Part) -> Choice:
         """Draw token by token, as without drafts, for as long as the next draft is the token.

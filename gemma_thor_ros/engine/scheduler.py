@@ -132,7 +132,8 @@ class Scheduler:
         if sequence.trail is None:
             request = sequence.request
             sequence.trail = self.cache.trail(
-                sequence.token_ids[:sequence.num_prompt], request.identity, request.checkpoints)
+                sequence.token_ids[:sequence.num_prompt], request.identity, request.checkpoints,
+                request.images)
         return sequence.trail
 
     def _candidates(self, after: Sequence | None = None) -> deque[Sequence]:

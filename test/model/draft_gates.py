@@ -51,8 +51,8 @@ def drafted_gate(model: Any, make_jobs: Callable[[], Sequence[Job]], make_drafte
     make_jobs gives the same jobs at each call, with guides of their own. `expect` tells from the
     answers whether it happened as the gate means it. A drafter that fails is an AssertionError.
     """
-    fixed = {name: options[name] for name in ('page_size', 'stop_ids', 'suppress_tokens')
-             if name in options}
+    fixed = {name: options[name] for name in ('page_size', 'stop_ids', 'suppress_tokens',
+                                              'max_image_tokens') if name in options}
     jobs = make_jobs()
     whole = solo(reference or model, jobs, **fixed)
     jobs = make_jobs()

@@ -87,6 +87,7 @@ class Driven:
         self.config = model.config
         self.vocab_size = model.vocab_size
         self.new_kv_cache = model.new_kv_cache
+        self.vision = getattr(model, 'vision', None)
         self.on_step = on_step
         self.num_steps = 0
         if hasattr(model, 'choose'):     # a model that draws by itself
@@ -204,8 +205,8 @@ def differences(found: dict[str, Answer], whole: dict[str, Answer], jobs: Sequen
 def concurrent_gate(model: Any, jobs: Sequence[Job], *, reference: Any = None,
                     **options: Any) -> list[str]:
     """concurrent == solo, with joins, leaves and cancels as the jobs say."""
-    fixed = {name: options[name] for name in ('page_size', 'context_length', 'stop_ids')
-             if name in options}
+    fixed = {name: options[name] for name in ('page_size', 'context_length', 'stop_ids',
+                                              'max_image_tokens') if name in options}
     return differences(run(model, jobs, **options), solo(reference or model, jobs, **fixed), jobs)
 
 

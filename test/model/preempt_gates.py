@@ -29,6 +29,7 @@ class Watched:
         self.config = model.config
         self.vocab_size = model.vocab_size
         self.new_kv_cache = model.new_kv_cache
+        self.vision = getattr(model, 'vision', None)
         self.steps: list[list[tuple[Role, int, int]]] = []
 
     def forward(self, batch: Batch, kv_cache: Any, *tap: Any) -> Any:
@@ -90,7 +91,8 @@ def preempt_gate(model: Any, victim: Request, intruder: Request, steps: Iterable
     For each k on an engine of its own. `expect` tells from the engine's figures afterwards
     whether it happened as the gate means it.
     """
-    fixed = {name: options[name] for name in ('page_size', 'context_length') if name in options}
+    fixed = {name: options[name] for name in ('page_size', 'context_length', 'max_image_tokens')
+             if name in options}
     victim = with_priority(victim, Priority.BACKGROUND)
     intruder = with_priority(intruder, Priority.OPERATOR)
     jobs = [Job(victim), Job(intruder)]
@@ -122,7 +124,8 @@ def dropped_once(stepped: Stepped) -> bool:
 
 def every_step_gate(model: Any, victim: Request, intruder: Request, **options: Any) -> list[str]:
     """A request that is dropped again after every single token still gives the same answer."""
-    fixed = {name: options[name] for name in ('page_size', 'context_length') if name in options}
+    fixed = {name: options[name] for name in ('page_size', 'context_length', 'max_image_tokens')
+             if name in options}
     victim = with_priority(victim, Priority.BACKGROUND)
     stepped = Stepped(model, **{'max_sequences': 1, **options})
     stepped.submit(victim)

@@ -80,8 +80,8 @@ def warm_gate(model: Any, visits: Sequence[Visit], *, reference: Any = None, tog
             found.update(kitchen.answer(*(v.request for v in visits[at:at + together])))
     finally:
         kitchen.close(audit)
-    fixed = {name: options[name] for name in ('page_size', 'context_length', 'stop_ids')
-             if name in options}
+    fixed = {name: options[name] for name in ('page_size', 'context_length', 'stop_ids',
+                                              'max_image_tokens') if name in options}
     requests = [visit.request for visit in visits]
     whole = fresh(reference or model, requests, **fixed)
     lines = differences(found, whole, [SoloJob(request) for request in requests])

@@ -108,8 +108,9 @@ def test_a_cut_through_an_image_is_felt(name: str) -> None:
 def test_who_sees_whom() -> None:
     """The rule itself, key by key."""
     for name, kind, expected in (
-            ('tower', SLIDING, 'in window'), ('tower', FULL, 'causal'), ('embedder', FULL, 'whole'),
-            ('embedder', SLIDING, 'whole'), ('causal', SLIDING, 'causal')):
+            ('tower', SLIDING, 'in window'), ('tower', FULL, 'causal'),
+            ('embedder', SLIDING, 'whole'), ('embedder', FULL, 'whole'),
+            ('causal', SLIDING, 'causal')):
         config = ModelConfig.from_dict(cases.CONFIGS[name])
         assert config.image_blocks(kind) == expected, (name, kind)
     window, block = 8, (20, 60)
