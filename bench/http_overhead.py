@@ -17,7 +17,6 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from typing import Any
 
 import httpx
@@ -61,23 +60,17 @@ class Serving:
     def __init__(self, **settings: Any) -> None:
         config = EngineConfig.from_mapping({'http.port': 0, **settings})
         self.runtime = Runtime(config)
-        self._sidecar = Sidecar(self.runtime, config)
+        self.sidecar = Sidecar(self.runtime, config)
 
     def __enter__(self) -> Serving:
         self.runtime.start()
-        self.port = self._sidecar.start()
+        self.port = self.sidecar.start()
         assert self.runtime.wait_ready(120.0), self.runtime.error
         return self
 
     def __exit__(self, *_: object) -> None:
         self.runtime.stop(5.0)
-        self._sidecar.stop(5.0)
-
-    def http_seconds(self) -> float:
-        """CPU time of the endpoint's thread so far."""
-        thread = self._sidecar._thread
-        assert thread is not None and thread.ident is not None
-        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        self.sidecar.stop(5.0)
 
 
 def cpu_per_token_us(streams: int, tokens: int) -> float:
@@ -85,10 +78,10 @@ def cpu_per_token_us(streams: int, tokens: int) -> float:
     with Serving(**{'model.path': 'scripted', 'model.script': ['word ' * tokens + '<turn|>'],
                     'model.script_delay': 0.01, 'engine.max_sequences': streams}) as serving:
         client(serving.port, 1, 8)             # what only the first request does
-        before = serving.http_seconds()
+        before = serving.sidecar.cpu_seconds()
         count = serving.runtime.require_chat().stats().decode_tokens
         client(serving.port, streams, tokens)
-        seconds = serving.http_seconds() - before
+        seconds = serving.sidecar.cpu_seconds() - before
         count = serving.runtime.require_chat().stats().decode_tokens - count
     return seconds / count * 1e6
 

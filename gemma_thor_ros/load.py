@@ -100,6 +100,11 @@ class Runtime:
         )
         self._thread.start()
 
+    def adopt(self, engine: Engine, chat: Chat) -> None:
+        """Be READY with an engine that was made elsewhere, in place of `start`; for benchmarks."""
+        self._engine, self.chat = engine, chat
+        self._set(State.READY, 1.0, 'ready')
+
     @property
     def engine(self) -> Engine | None:
         """The engine once it runs; for benchmarks and diagnostics."""

@@ -33,8 +33,10 @@ from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
 from gemma_thor_ros.weights.presets import PRESETS, preset_config
 
-PARTS = ('decode', 'fp8', 'sequences', 'prefill', 'nodes', 'verify')
-_LONGEST = 16384 + 4096
+PARTS = ('decode', 'fp8', 'kv', 'sequences', 'prefill', 'nodes', 'verify')
+_KV_DEPTHS = (4096, 32768, 131072)
+_KV_TOKENS = 256
+LONGEST = _KV_DEPTHS[-1] + _KV_TOKENS + bench_device.CHUNK
 _VERIFY_ROWS = (4, 8, 16)
 # Of 128 experts; random routing of 16 rows among so many hits about 80, 64 and 32 of them.
 _ALLOWED = (123, 76, 33)
@@ -91,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(bench: Bench, parts: list[str], depths: list[int], num_tokens: int) -> int:
     """Run the parts one after the other; how many failed, with the traceback on stderr."""
-    work: dict[str, Callable[[], None]] = {
+    work: dict[str, Callable[[], object]] = {
         'decode': lambda: bench_device.decode(bench, depths, num_tokens, 'fp8', True),
         'fp8': lambda: bench_device.decode(bench, depths, 256, 'bf16'),
-        'sequences': lambda: bench_device.sequences(bench, (1, 2, 4, 8, 16), 128, 256, 'fp8'),
+        'kv': lambda: measure_kv(bench), 'sequences': lambda: measure_sequences(bench),
         'prefill': lambda: bench_device.prefill(bench, (512, 4096), 'fp8'),
         'nodes': lambda: bench_device.nodes(bench, (Key(1, 1, 1), Key(16, 1, 16))),
         'verify': lambda: bench_device.verify(bench, _VERIFY_ROWS, _allowed(bench.model), 1024,
@@ -111,6 +113,17 @@ def measure(bench: Bench, parts: list[str], depths: list[int], num_tokens: int) 
     return failures
 
 
+def measure_sequences(bench: Bench) -> None:
+    """Several sequences together, up to 16."""
+    bench_device.sequences(bench, (1, 2, 4, 8, 16), 128, 256, 'fp8')
+
+
+def measure_kv(bench: Bench) -> None:
+    """FP8 against bf16 pages, as deep as the model goes, up to 128K."""
+    room = bench.model.config.max_position_embeddings - _KV_TOKENS - bench_device.CHUNK
+    bench_device.kv_types(bench, [depth for depth in _KV_DEPTHS if depth <= room], _KV_TOKENS)
+
+
 def _prepare(args: argparse.Namespace, records: Records, say: Callable[[str], None]) -> Bench:
     threads = os.cpu_count() or 1
     started = time.perf_counter()
@@ -118,7 +131,7 @@ def _prepare(args: argparse.Namespace, records: Records, say: Callable[[str], No
         config = ModelConfig.from_dict(preset_config(args.preset))
         count = compile_ahead(config, bench_device.PAGE_SIZE, 'fp8', threads, lambda share: None)
         say(f'{count} kernels after {time.perf_counter() - started:.1f} s')
-        model = random_model(args.preset, 'fp8', _LONGEST, args.layers)
+        model = random_model(args.preset, 'fp8', LONGEST, args.layers)
         context = bench_device.context_of(model, f'{args.preset} of random weights', 'nvfp4')
     else:
         model = _load(args.model, threads, records)
@@ -142,7 +155,7 @@ def _load(folder: Path, threads: int, records: Records) -> CudaGemma4:
         marks.setdefault(stage, time.perf_counter())
 
     model = load_cuda(config, checkpoint, weights, context_length=min(
-        _LONGEST, config.max_position_embeddings), page_size=bench_device.PAGE_SIZE,
+        LONGEST, config.max_position_embeddings), page_size=bench_device.PAGE_SIZE,
         kv_dtype='fp8', kv_bytes=0, nvfp4_head=False, graphs=True, num_threads=threads,
         prompt_rows=bench_device.CHUNK, report=note, facts={})
     seconds = time.perf_counter() - marks.get('reading weights', began)

@@ -96,14 +96,20 @@ class Answer:
 def ask(engine: Engine, model: CudaGemma4, prompt_tokens: int, max_tokens: int,
         count: int = 1) -> list[Answer]:
     """Submit requests of equal length at once, and read them to their ends."""
+    ids = [(np.arange(prompt_tokens) * 7919 + 104729 * index) % (model.vocab_size - FIRST_ID)
+           + FIRST_ID for index in range(count)]
+    return ask_prompts(engine, [tuple(prompt.tolist()) for prompt in ids], max_tokens)
+
+
+def ask_prompts(engine: Engine, prompts: Sequence[tuple[int, ...]],
+                max_tokens: int) -> list[Answer]:
+    """Submit prompts at once, and read their greedy answers to the ends, stop ids or not."""
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     opened = []
-    for index in range(count):
-        ids = np.arange(prompt_tokens) * 7919 + 104729 * index
-        ids = ids % (model.vocab_size - FIRST_ID) + FIRST_ID
+    for prompt in prompts:
         started = time.perf_counter()
         opened.append((started, engine.submit(
-            Request(f'bench-{next(_numbers)}', tuple(ids.tolist()), sampling))))
+            Request(f'bench-{next(_numbers)}', prompt, sampling))))
     answers = []
     found: list[list[tuple[float, int]]] = [[] for _ in opened]
     open_boxes = dict(enumerate(opened))
@@ -125,8 +131,12 @@ def ask(engine: Engine, model: CudaGemma4, prompt_tokens: int, max_tokens: int,
 
 
 def decode(bench: Bench, depths: Sequence[int], num_tokens: int, kv_dtype: CudaKvDtype,
-           check_graphs: bool = False) -> None:
-    """One sequence at some depths; check_graphs: the same tokens without graphs."""
+           check_graphs: bool = False) -> list[float]:
+    """One sequence at some depths; check_graphs: the same tokens without graphs.
+
+    Gives the tokens a second at each depth.
+    """
+    rates = []
     for depth in depths:
         with bench.engine(1, depth + num_tokens + CHUNK, kv_dtype) as engine:
             ask(engine, bench.model, 16, 8)
@@ -141,10 +151,9 @@ def decode(bench: Bench, depths: Sequence[int], num_tokens: int, kv_dtype: CudaK
                        if part.sum() > 0.0]
             step_bytes = _step_bytes(bench.model, depth)
             gb_s = step_bytes * answer.rate / 1e9
-            bench.records.add('decode_tok_s', windows, 'tok/s',
-                              fraction=bench.share(gb_s), **context,
-                              gb_s=round(gb_s, 1), p99_ms=round(float(
-                                  np.quantile(gaps, 0.99)) * 1e3, 3))
+            rates.append(bench.records.add(
+                'decode_tok_s', windows, 'tok/s', fraction=bench.share(gb_s), **context,
+                gb_s=round(gb_s, 1), p99_ms=round(float(np.quantile(gaps, 0.99)) * 1e3, 3)))
             ttft = (answer.times[0] - answer.submitted) * 1e3
             bench.records.add('ttft_ms', [ttft], 'ms', **context)
             bench.say(f'decode depth {depth:6} {kv_dtype:4} {answer.rate:8.1f} tok/s '
@@ -162,6 +171,17 @@ def decode(bench: Bench, depths: Sequence[int], num_tokens: int, kv_dtype: CudaK
                               compared_with='launches one by one')
             bench.say(f'without graphs {plain.rate:.1f} tok/s, tokens '
                       f'{"equal" if same else "DIFFER"}')
+    return rates
+
+
+def kv_types(bench: Bench, depths: Sequence[int], num_tokens: int) -> None:
+    """FP8 against bf16 pages at some depths, one after the other at each."""
+    for depth in depths:
+        fp8, = decode(bench, (depth,), num_tokens, 'fp8')
+        bf16, = decode(bench, (depth,), num_tokens, 'bf16')
+        ratio = bench.records.add('fp8_times_bf16', [fp8 / bf16], 'times', **bench.context,
+                                  path='engine', sequences=1, depth=depth, tokens=num_tokens)
+        bench.say(f'fp8 pages {ratio:.3f} times bf16 at {depth}')
 
 
 def sequences(bench: Bench, counts: Sequence[int], depth: int, num_tokens: int,

@@ -46,6 +46,16 @@ def test_decode_and_sequences(full: None, tiny: Bench, tmp_path: Path) -> None:
     assert 9 <= counted <= started <= 11
 
 
+def test_page_types_are_compared_at_the_same_depth(full: None, tiny: Bench) -> None:
+    bench_device.kv_types(tiny, (20,), 9)
+    decoded = [record for record in tiny.records.records if record['metric'] == 'decode_tok_s']
+    assert [record['context']['kv'] for record in decoded] == ['fp8', 'bf16']
+    assert {record['context']['depth'] for record in decoded} == {20}
+    ratio = tiny.records.records[-1]
+    assert ratio['metric'] == 'fp8_times_bf16'
+    assert ratio['value'] == pytest.approx(decoded[0]['value'] / decoded[1]['value'], rel=1e-4)
+
+
 def test_verify(full: None, tiny: Bench) -> None:
     bench_device.verify(tiny, (4,), (), 20, 'bf16')
     record, = tiny.records.records
