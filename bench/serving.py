@@ -102,8 +102,11 @@ class Bed:
 
     def compare(self, streamed: Streamed, answer: Answer) -> None:
         """Note a fault where a stream's text is not that of the engine's tokens."""
-        if streamed.text != self.chat.detokenize(answer.token_ids):
-            self.faults.append('a stream differs from the engine alone')
+        # an answer's text ends before its last blanks
+        expected = self.chat.detokenize(answer.token_ids).rstrip()
+        if streamed.text != expected:
+            self.faults.append(f'a stream differs from the engine alone: {streamed.text[-40:]!r} '
+                               f'and {expected[-40:]!r} at the end')
 
 
 def http(bed: Bed, port: int) -> None:
@@ -119,8 +122,7 @@ def http(bed: Bed, port: int) -> None:
             engine.append(answer)
             streams.append(stream)
     record_share(bed, engine, [stream.rate for stream in streams], sequences=1)
-    gaps = np.concatenate([np.diff(stream.times) for stream in streams]) * 1e3
-    record_gaps(bed, gaps, [stream.ttft_s for stream in streams], sequences=1)
+    record_gaps(bed, streams, sequences=1)
     bed.add('tokens_equal', [float(not bed.faults)], '1 = equal', path='http',
             compared_with='engine')
 
@@ -136,12 +138,14 @@ def record_share(bed: Bed, engine: Sequence[Answer], rates: Sequence[float],
                              zip(rates, engine, strict=True)], 'of 1', path='http', **context)
 
 
-def record_gaps(bed: Bed, gaps_ms: Any, ttft_s: Sequence[float], **context: Any) -> None:
+def record_gaps(bed: Bed, streams: Sequence[Streamed], **context: Any) -> None:
     """Times between tokens and to the first one, as a client sees them."""
+    # an event's gap is shared among its tokens
+    gaps = np.concatenate([np.diff(each.times) / each.tokens_per_event for each in streams])
     for percent in (50, 99):
-        bed.add(f'between_p{percent}_ms', [float(np.percentile(gaps_ms, percent))], 'ms',
+        bed.add(f'between_p{percent}_ms', [float(np.percentile(gaps, percent)) * 1e3], 'ms',
                 path='http', **context)
-    bed.add('ttft_ms', [seconds * 1e3 for seconds in ttft_s], 'ms', path='http', **context)
+    bed.add('ttft_ms', [each.ttft_s * 1e3 for each in streams], 'ms', path='http', **context)
 
 
 def streams(bed: Bed, port: int, cpu_seconds: Callable[[], float]) -> None:
@@ -152,16 +156,16 @@ def streams(bed: Bed, port: int, cpu_seconds: Callable[[], float]) -> None:
             bodies = [bed.body(f'Client {number} asks.', tokens) for number in range(count)]
             client.ask(bodies)                           # their prompts are cached from now on
             bed.alone(bodies)
-            rates, together, costs, ttft, gaps = [], [], [], [], []
+            rates, together, costs = [], [], []
+            every: list[Streamed] = []
             for _ in range(bed.options.rounds):
                 answers = bed.alone(bodies)
-                together.append(total_rate([answer.times for answer in answers]))
+                together.append(total_rate([(answer.times, 1.0) for answer in answers]))
                 before = cpu_seconds()
                 found = client.ask(bodies)
                 costs.append((cpu_seconds() - before) / (count * tokens) * 1e6)
-                rates.append(total_rate([stream.times for stream in found]))
-                ttft += [stream.ttft_s for stream in found]
-                gaps += [np.diff(stream.times) * 1e3 for stream in found]
+                rates.append(total_rate([(each.times, each.tokens_per_event) for each in found]))
+                every += found
                 for stream, answer in zip(found, answers, strict=True):
                     bed.compare(stream, answer)
             context = {'sequences': count, 'tokens': tokens}
@@ -169,13 +173,15 @@ def streams(bed: Bed, port: int, cpu_seconds: Callable[[], float]) -> None:
             bed.add('batched_tok_s', rates, 'tok/s', path='http', **context)
             bed.add('http_us_per_token', costs, 'us', path='http', **context,
                     clock="of the endpoint's thread")
-            record_gaps(bed, np.concatenate(gaps), ttft, **context)
+            record_gaps(bed, every, **context)
 
 
-def total_rate(times: Sequence[Sequence[float]]) -> float:
-    """Events a second of all answers, while all of them run."""
-    begin, end = max(each[0] for each in times), min(each[-1] for each in times)
-    return sum(begin < at <= end for each in times for at in each) / (end - begin)
+def total_rate(answers: Sequence[tuple[Sequence[float], float]]) -> float:
+    """Tokens a second of all answers, while all of them run: their events and tokens in each."""
+    begin = max(times[0] for times, _ in answers)
+    end = min(times[-1] for times, _ in answers)
+    return sum(tokens * sum(begin < at <= end for at in times)
+               for times, tokens in answers) / (end - begin)
 
 
 def ttft(bed: Bed, port: int) -> None:

@@ -37,8 +37,13 @@ class Streamed:
     @property
     def rate(self) -> float:
         """Tokens a second after the first event."""
+        return self.tokens_per_event * (len(self.times) - 1) / (self.times[-1] - self.times[0])
+
+    @property
+    def tokens_per_event(self) -> float:
+        """More than 1 where a token shows nothing yet, such as a blank at the end of a text."""
         tokens: int = self.usage['completion_tokens']
-        return (tokens - 1) / (self.times[-1] - self.times[0])
+        return (tokens - 1) / (len(self.times) - 1)
 
     @property
     def ttft_s(self) -> float:

@@ -64,6 +64,7 @@ def test_an_event_counts_when_the_part_that_ends_it_comes() -> None:
              (4.0, (TEXT % 'b')[20:] + END), (5.0, 'data: [DONE]\n\n')]
     streamed = read_answer(0.5, parts)
     assert streamed.times == (2.0, 4.0) and streamed.text == 'ab'
+    assert streamed.tokens_per_event == 2.0                          # 3 of them in 2 events
     assert streamed.rate == 1.0 and streamed.ttft_s == 1.5
 
 
@@ -89,4 +90,6 @@ def test_another_text_than_the_engine_s_is_a_fault() -> None:
 
 
 def test_rates_count_while_all_answers_run() -> None:
-    assert serving.total_rate([(0.0, 1.0, 2.0, 3.0), (1.0, 2.0, 3.0, 4.0)]) == 2.0
+    times = (0.0, 1.0, 2.0, 3.0), (1.0, 2.0, 3.0, 4.0)
+    assert serving.total_rate([(each, 1.0) for each in times]) == 2.0
+    assert serving.total_rate([(times[0], 1.0), (times[1], 2.0)]) == 3.0
