@@ -22,12 +22,14 @@ from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.stats import EngineStats
 from gemma_thor_ros.guide import Guides
+from gemma_thor_ros.prompt_images import ImageReader, Prompt, VisionInfo, with_soft_tokens
 from gemma_thor_ros.schema import (
     ChatRequest,
     ChatResult,
     ErrorCode,
     FinishReason,
     Guide,
+    PromptImage,
     QueuePosition,
     Request,
     RequestError,
@@ -39,15 +41,16 @@ from gemma_thor_ros.sessions import (
     SessionStore,
     SessionView,
     first_turn_size,
+    joined,
     leading_system,
 )
 from gemma_thor_ros.stops import StopFilter
 from gemma_thor_ros.text.grammar import Grammars
 from gemma_thor_ros.text.normalize_tools import tool_schemas
 from gemma_thor_ros.text.parser import OutputParser
-from gemma_thor_ros.text.prompt import ensure_model_turn, prompt_state, render
+from gemma_thor_ros.text.prompt import ensure_model_turn, prompt_state, render_with_media
 from gemma_thor_ros.text.raw_output import RawOutput
-from gemma_thor_ros.text.segments import Segment, encode_segments, segments_text
+from gemma_thor_ros.text.segments import encode_segments, segments_text
 from gemma_thor_ros.text.tokenizer import Tokenizer
 from gemma_thor_ros.thought_budget import ThoughtBudget, ThoughtMarks
 from gemma_thor_ros.time_limits import TimeLimits
@@ -75,6 +78,7 @@ class ModelInfo:
     thinking: bool
     stop_ids: tuple[int, ...]
     facts: dict[str, Any] = field(default_factory=dict)
+    vision: VisionInfo = field(default_factory=VisionInfo)
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class Chat:
         self._info = info
         self._config = config
         self._sessions = SessionStore(config['session.ttl'], config['session.max_sessions'])
+        self._images = ImageReader(config, info.vision)
         self._thought_marks = ThoughtMarks(tokenizer)
         self._guides = Guides(Grammars(tokenizer, info.stop_ids), config)
         self._longest_piece = max(len(piece) for piece in tokenizer.pieces if piece)
@@ -125,7 +130,7 @@ class Chat:
         """
         config = self._config
         if request.prompt is None:
-            validate.check_messages(request.messages, config)
+            validate.check_messages(request.messages, config, self._info.vision.refusal)
             validate.check_tools(request.tools, config)
             validate.check_choice(request)
             if request.tool_choice == 'none':
@@ -152,7 +157,7 @@ class Chat:
             )
         history = self._begin(request, request_id)
         try:
-            ids, parser, guide = self._prepare(request, history, request_id)
+            ids, images, parser, guide = self._prepare(request, history, request_id)
             self._check_length(len(ids), 'messages' if request.prompt is None else 'prompt')
             room = self._info.context_length - len(ids)
             if sampling.max_tokens > room:
@@ -170,6 +175,7 @@ class Chat:
                     config['request.token_timeout'],
                     checkpoints=_turn_borders(ids, self._tokenizer.controls.turn),
                     guide=guide,
+                    images=images,
                 )
             )
         except BaseException:
@@ -178,7 +184,7 @@ class Chat:
         generation = Generation(
             request,
             request_id,
-            () if request.prompt is not None else tuple(_joined(history, request.messages)),
+            () if request.prompt is not None else tuple(joined(history, request.messages)),
             ids,
             sampling,
             priority,
@@ -220,11 +226,11 @@ class Chat:
         Raises:
             RequestError: as submit does for messages and tools.
         """
-        validate.check_messages(request.messages, self._config)
+        validate.check_messages(request.messages, self._config, self._info.vision.refusal)
         validate.check_tools(request.tools, self._config)
         history = self._sessions.history(request.session_id) if request.session_id else []
         messages = [*history, *request.messages]
-        segments = self._segments(messages, request, add_generation_prompt)
+        segments = self._prompt(messages, request, add_generation_prompt).segments
         return RenderedPrompt(
             segments_text(segments), tuple(encode_segments(segments, self._tokenizer))
         )
@@ -316,7 +322,7 @@ class Chat:
         no saved session or the id is taken; BUSY; UNSUPPORTED without a folder.
         """
         saved = self._session_folder().read(name)
-        validate.check_messages(saved.messages, self._config)
+        validate.check_messages(saved.messages, self._config, self._info.vision.refusal)
         return self._sessions.restore(
             session_id or saved.session_id,
             saved.owner,
@@ -350,35 +356,38 @@ class Chat:
 
     def _prepare(
         self, request: ChatRequest, history: list[Message], request_id: str
-    ) -> tuple[tuple[int, ...], OutputParser | RawOutput, Guide | None]:
-        """Return the prompt's token ids, what reads the answer to it and what guides it."""
+    ) -> tuple[
+        tuple[int, ...], tuple[PromptImage, ...], OutputParser | RawOutput, Guide | None
+    ]:
+        """Return the prompt's ids and images, what reads the answer to it and what guides it."""
         if request.prompt is not None:
             if isinstance(request.prompt, str):
                 self._check_size(len(request.prompt), 'prompt')
                 ids = self.tokenize(request.prompt, add_bos=True)
             else:
                 ids = list(request.prompt)
-            return tuple(ids), RawOutput(self._tokenizer), None
+            return tuple(ids), (), RawOutput(self._tokenizer), None
         prompt = self._render(request, history, request_id)
-        self._check_size(sum(len(segment.text) for segment in prompt), 'messages')
+        self._check_size(sum(len(segment.text) for segment in prompt.segments), 'messages')
         schemas = tool_schemas(list(request.tools))
-        state = prompt_state(prompt)
+        state = prompt_state(prompt.segments)
         parser = OutputParser(self._tokenizer, schemas, prompt=state)
         guide: Guide | None = self._guides.make(request, state, self._thinks(request))
         if request.thinking_budget:
             guide = ThoughtBudget(request.thinking_budget, self._thought_marks, state, guide)
-        return tuple(encode_segments(prompt, self._tokenizer)), parser, guide
+        ids = encode_segments(prompt.segments, self._tokenizer)
+        return tuple(ids), prompt.placed(ids, self._tokenizer.controls.image), parser, guide
 
     def _render(
         self, request: ChatRequest, history: list[Message], request_id: str
-    ) -> list[Segment]:
+    ) -> Prompt:
         """Render history and messages; old turns go first when the session's share is used up."""
         limit = self._config['session.max_tokens'] or self._info.context_length // 2
         dropped = 0
         while True:
-            messages = _joined(history, request.messages)
-            segments = self._segments(messages, request, not request.continue_final_message)
-            if not history or len(encode_segments(segments, self._tokenizer)) <= limit:
+            messages = joined(history, request.messages)
+            prompt = self._prompt(messages, request, not request.continue_final_message)
+            if not history or len(encode_segments(prompt.segments, self._tokenizer)) <= limit:
                 break
             first = leading_system(history)
             # The oldest turn; the last one kept in the history goes as a whole too.
@@ -389,14 +398,14 @@ class Chat:
             dropped += size
         if dropped:
             self._sessions.trim(request.session_id, request_id, dropped)
-        return segments
+        return prompt
 
-    def _segments(
+    def _prompt(
         self, messages: Sequence[Message], request: ChatRequest, add_generation_prompt: bool
-    ) -> list[Segment]:
+    ) -> Prompt:
         thinking = self._thinks(request)
-        segments = render(
-            messages,
+        segments, media = render_with_media(
+            self._images.read(messages, len(request.messages)),
             list(request.tools),
             variant=self._info.variant,
             enable_thinking=thinking,
@@ -407,7 +416,7 @@ class Chat:
             segments = ensure_model_turn(
                 segments, variant=self._info.variant, enable_thinking=thinking
             )
-        return segments
+        return with_soft_tokens(segments, media)
 
     def _thinks(self, request: ChatRequest) -> bool:
         if request.thinking_budget == 0:
@@ -469,13 +478,6 @@ def answer_message(result: ChatResult) -> Message:
             for call in result.tool_calls
         ]
     return message
-
-
-def _joined(history: list[Message], messages: Sequence[Message]) -> list[Message]:
-    """Return history and new messages; a new leading system message replaces the old one."""
-    if leading_system(history) and leading_system(messages):
-        return [messages[0], *history[1:], *messages[1:]]
-    return [*history, *messages]
 
 
 def _turn_borders(token_ids: Sequence[int], turn: int) -> tuple[int, ...]:

@@ -26,9 +26,10 @@ from gemma_thor_ros.chat import Chat, ModelInfo
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.page_pool import plan_pages, window_pages
-from gemma_thor_ros.load_device import choose_device, load_cuda, warm_keys
+from gemma_thor_ros.load_device import choose_device, load_cuda, load_drafter, warm_keys
 from gemma_thor_ros.load_drafter import DrafterChoice, FoundDrafter, find_drafter
 from gemma_thor_ros.load_memory import Pages, choose_kv_dtype, kv_bytes, plan_memory
+from gemma_thor_ros.load_vision import find_vision
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.models.gemma4 import Gemma4
@@ -231,7 +232,10 @@ def _plan(config: EngineConfig) -> _Plan:
     )
     kv_dtype = choose_kv_dtype(config, device)
     drafter = _find_drafter(config, folder, model_config, device)
-    pages = plan_memory(config, model_config, context, drafter, kv_dtype, device)
+    vision = find_vision(checkpoint, model_config, device, config['image.soft_tokens'])
+    pages = plan_memory(
+        config, model_config, context, drafter, kv_dtype, device, vision.info.soft_tokens
+    )
     info = ModelInfo(
         name=config['model.name'] or ('demo' if config['model.path'] == 'demo' else folder.name),
         path=folder.name,
@@ -254,13 +258,17 @@ def _plan(config: EngineConfig) -> _Plan:
             'sliding_pages': pages.sliding,
             'full_pages': pages.full,
             'drafter': drafter.config.name if drafter else 'none',
+            'vision': vision.part is not None,
+            'no_vision': vision.info.reason,
         },
+        vision=vision.info,
     )
 
     def build(report: Report) -> tuple[Any, dict[str, Any]]:
         limits = _engine_limits(
             config, context, pages, model_config.stop_ids, model_config.suppress_tokens
         )
+        limits['max_image_tokens'] = vision.info.soft_tokens
         if kv_dtype != 'float32' and device == 'cuda':
             cuda_model = load_cuda(
                 model_config,
@@ -277,6 +285,17 @@ def _plan(config: EngineConfig) -> _Plan:
                 report=report,
                 facts=info.facts,
             )
+            if drafter is not None:
+                report(0.9, 'reading the drafter')
+                limits['drafter'] = load_drafter(
+                    drafter,
+                    cuda_model,
+                    context_length=context,
+                    page_size=config['engine.page_size'],
+                    nvfp4_head=config['engine.nvfp4_head'],
+                    num_threads=config['engine.threads'] or min(8, os.cpu_count() or 1),
+                )
+                limits['num_drafts'] = _num_drafts(config)
             report(0.94, 'laying out the KV cache')
             return cuda_model, limits
         source = _Watched(weights, lambda share: report(0.9 * share, 'reading weights'))
@@ -288,12 +307,12 @@ def _plan(config: EngineConfig) -> _Plan:
             weight_budget_bytes=int(config['engine.weight_memory'] * 2**30),
             decode_threads=config['engine.threads'] or 1,
             prefill_threads=config['engine.threads'] or 1,
+            vision=vision.part,
         )
         if drafter is not None:
             report(0.9, 'reading the drafter')
             limits['drafter'] = drafter.make(model, config['engine.threads'] or 1)
-            asked = config['speculation.num_drafts']
-            limits['num_drafts'] = None if asked < 0 else asked
+            limits['num_drafts'] = _num_drafts(config)
         report(0.94, 'laying out the KV cache')
         return model, limits
 
@@ -405,13 +424,6 @@ def _find_drafter(
     choice: DrafterChoice = config['speculation.drafter']
     if config['speculation.num_drafts'] == 0:
         choice = 'none'
-    if device == 'cuda' and choice != 'none':
-        if choice != 'auto':
-            raise ConfigError(
-                f'speculation.drafter is {choice}: drafters run on the CPU alone; set '
-                'engine.device to cpu, or speculation.drafter to auto or none'
-            )
-        return None
     return find_drafter(
         choice,
         config['speculation.drafter_path'],
@@ -419,7 +431,13 @@ def _find_drafter(
         model,
         block_mask=config['speculation.block_mask'],
         position=config['speculation.mtp_position'],
+        device=device,
     )
+
+
+def _num_drafts(config: EngineConfig) -> int | None:
+    asked = int(config['speculation.num_drafts'])
+    return None if asked < 0 else asked
 
 
 def _variant(

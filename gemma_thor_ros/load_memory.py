@@ -33,8 +33,12 @@ def plan_memory(
     drafter: FoundDrafter | None,
     kv_dtype: KvDtype,
     device: str,
+    image_tokens: int = 0,
 ) -> Pages:
-    """Plan for max_sequences as far as the budget goes, then for checkpoints of prefixes."""
+    """Plan for max_sequences as far as the budget goes, then for checkpoints of prefixes.
+
+    image_tokens: of one image at most, which are prefilled in one step whatever the chunk.
+    """
     page_size = config['engine.page_size']
     longest = max(model.sliding_window, drafter.config.window if drafter else 0)
     sliding, full = plan_pages(
@@ -42,11 +46,11 @@ def plan_memory(
         1,
         page_size=page_size,
         window=longest,
-        prefill_chunk=config['engine.prefill_chunk'],
+        prefill_chunk=max(config['engine.prefill_chunk'], image_tokens),
     )
     sliding_bytes, full_bytes = bytes_per_page(model, page_size, _element_bytes(kv_dtype, device))
     if drafter is not None:
-        more = drafter.config.bytes_per_page(page_size)
+        more = drafter.bytes_per_page(page_size, device)
         sliding_bytes, full_bytes = sliding_bytes + more[0], full_bytes + more[1]
     one = sliding * sliding_bytes + full * full_bytes
     budget = config['engine.kv_memory'] * 2**30

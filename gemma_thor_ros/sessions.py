@@ -364,6 +364,13 @@ def _unknown(session_id: str) -> RequestError:
     )
 
 
+def joined(history: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
+    """Return history and new messages; a new leading system message replaces the old one."""
+    if leading_system(history) and leading_system(messages):
+        return [messages[0], *history[1:], *messages[1:]]
+    return [*history, *messages]
+
+
 def leading_system(messages: Sequence[Message]) -> int:
     """Return 1 when the first message is the system's, else 0."""
     return int(bool(messages) and messages[0].get('role') in ('system', 'developer'))

@@ -27,6 +27,7 @@ from gemma_thor_ros.schema import (
 
 ROLES = ('system', 'developer', 'user', 'assistant', 'tool')
 TOOL_CHOICES = ('auto', 'none', 'required')
+IMAGE_PARTS = ('image_url', 'image', 'input_image')
 MAX_SCHEMA_DEPTH = 32
 MAX_NAME = 64
 _NAME_CHARACTERS = frozenset('abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.')
@@ -53,8 +54,14 @@ def invalid(message: str, param: str) -> RequestError:
     return RequestError(ErrorCode.INVALID_REQUEST, message, param)
 
 
-def check_messages(messages: Sequence[Any], config: EngineConfig) -> None:
-    """Check the shape of OpenAI-form messages; what a role may hold is the renderer's to say."""
+def check_messages(
+    messages: Sequence[Any], config: EngineConfig, no_images: str | None = ''
+) -> None:
+    """Check the shape of OpenAI-form messages; what a role may hold is the renderer's to say.
+
+    `no_images`: why images are refused, where there is more to say than that the model takes none;
+    None: they are taken.
+    """
     limit = config['request.max_messages']
     if not messages:
         raise invalid('messages is empty: at least 1 message is needed', 'messages')
@@ -71,7 +78,7 @@ def check_messages(messages: Sequence[Any], config: EngineConfig) -> None:
             raise invalid(
                 f'{where}.role is {role!r}, allowed are {", ".join(ROLES)}', f'{where}.role'
             )
-        _check_content(message.get('content'), where)
+        _check_content(message.get('content'), where, no_images)
         for key in ('reasoning', 'reasoning_content', 'name', 'tool_call_id'):
             if not isinstance(message.get(key), (str, type(None))):
                 raise invalid(f'{where}.{key} must be text', f'{where}.{key}')
@@ -206,7 +213,7 @@ def resolve_priority(asked: Priority | None, front_end: str, config: EngineConfi
     return asked
 
 
-def _check_content(content: Any, where: str) -> None:
+def _check_content(content: Any, where: str, no_images: str | None) -> None:
     if content is None or isinstance(content, (str, Mapping)):
         return
     if not isinstance(content, Sequence):
@@ -219,10 +226,17 @@ def _check_content(content: Any, where: str) -> None:
         if kind == 'text':
             if not isinstance(part.get('text'), str):
                 raise invalid(f'{name}.text must be text', f'{name}.text')
-        elif kind in ('image_url', 'image', 'input_audio', 'audio', 'video'):
+        elif kind in IMAGE_PARTS:
+            if no_images is not None:
+                reason = f' ({no_images})' if no_images else ''
+                raise RequestError(
+                    ErrorCode.UNSUPPORTED, f'{name}: this model takes no {kind}{reason}', name
+                )
+        elif kind in ('input_audio', 'audio', 'video'):
             raise RequestError(ErrorCode.UNSUPPORTED, f'{name}: this model takes no {kind}', name)
         else:
-            raise invalid(f'{name}.type is {kind!r}, allowed is text', f'{name}.type')
+            allowed = 'text' if no_images is not None else 'text and image_url'
+            raise invalid(f'{name}.type is {kind!r}, allowed is {allowed}', f'{name}.type')
 
 
 def _check_parameters(parameters: Any, where: str) -> None:

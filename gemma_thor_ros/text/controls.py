@@ -17,6 +17,7 @@ CHANNEL, CHANNEL_END = '<|channel>', '<channel|>'
 TURN, TURN_END = '<|turn>', '<turn|>'
 BOS, EOS, THINK = '<bos>', '<eos>', '<|think|>'
 IMAGE, AUDIO, VIDEO = '<|image|>', '<|audio|>', '<|video|>'
+IMAGE_BEGIN, IMAGE_END = '<|image>', '<image|>'
 
 # name -> (text, id): every vocabulary of the family has these, at these ids.
 CORE: dict[str, tuple[str, int]] = {
@@ -43,9 +44,9 @@ CORE: dict[str, tuple[str, int]] = {
 # and at other ids in small vocabularies.
 MEDIA: dict[str, tuple[str, int, tuple[str, ...]]] = {
     'multimodal': ('[multimodal]', 5, ()),
-    'image_begin': ('<|image>', 255999, ('boi_token_id',)),
+    'image_begin': (IMAGE_BEGIN, 255999, ('boi_token_id',)),
     'image': (IMAGE, 258880, ('image_token_id',)),
-    'image_end': ('<image|>', 258882, ('eoi_token_id', 'eoi_token_index')),
+    'image_end': (IMAGE_END, 258882, ('eoi_token_id', 'eoi_token_index')),
     'audio_begin': ('<|audio>', 256000, ('boa_token_id',)),
     'audio': (AUDIO, 258881, ('audio_token_id',)),
     'audio_end': ('<audio|>', 258883, ('eoa_token_id', 'eoa_token_index')),

@@ -35,7 +35,7 @@ from gemma_thor_ros.text.segments import Segment, encode_segments, segments_text
 from gemma_thor_ros.text.writer import Writer
 
 __all__ = ['PromptState', 'Segment', 'encode_segments', 'ensure_model_turn', 'prompt_state',
-           'render', 'segments_text']
+           'render', 'render_with_media', 'segments_text']
 
 Variant = Literal['large', 'small']
 _MEDIA = {'image': IMAGE, 'image_url': IMAGE, 'audio': AUDIO, 'input_audio': AUDIO, 'video': VIDEO}
@@ -67,6 +67,19 @@ def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, A
     'reasoning_content' inside its thought; no generation prompt is added then. Raises RequestError
     naming the message or tool.
     """
+    return render_with_media(
+        messages, tools, variant=variant, enable_thinking=enable_thinking,
+        add_generation_prompt=add_generation_prompt, preserve_thinking=preserve_thinking,
+        continue_final_message=continue_final_message, normalize=normalize)[0]
+
+
+def render_with_media(
+        messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None,
+        *, variant: str = 'large', enable_thinking: bool = False,
+        add_generation_prompt: bool = True, continue_final_message: bool | str = False,
+        preserve_thinking: bool = False, normalize: bool = True,
+        ) -> tuple[list[Segment], list[Mapping[str, Any]]]:
+    """As `render`, and the image, audio and video parts in the order of their tokens."""
     if variant not in ('large', 'small'):
         raise _bad(f"variant is {variant!r}, expected 'large' or 'small'", 'variant')
     if not messages:
@@ -84,7 +97,7 @@ def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, A
     renderer.turns()
     if add_generation_prompt and not part:
         renderer.generation_prompt(variant == 'large', normalize)
-    return renderer.out.finish()
+    return renderer.out.finish(), renderer.media
 
 
 def ensure_model_turn(segments: Sequence[Segment], *, variant: str = 'large',
@@ -122,6 +135,7 @@ class _Renderer:
     def __init__(self, messages: Sequence[Mapping[str, Any]], enable_thinking: bool,
                  preserve_thinking: bool, open_part: str) -> None:
         self.out = Writer()
+        self.media: list[Mapping[str, Any]] = []
         self.messages = messages
         self.first = 0                   # messages before it are in the system block
         self.enable_thinking = enable_thinking
@@ -258,6 +272,7 @@ class _Renderer:
         for part in content:
             if part['type'] in _MEDIA:
                 self.out.control(_MEDIA[part['type']])
+                self.media.append(part)
 
     def _response(self, name: str, body: Any, where: str) -> None:
         out = self.out
@@ -295,6 +310,7 @@ class _Renderer:
                 visible = visible or bool(text)
             elif kind in _MEDIA:
                 self.out.control(_MEDIA[kind])
+                self.media.append(part)
                 visible = True
         return visible
 

@@ -13,6 +13,12 @@ _IMAGE_IDS = {'boi_token_id': 255999, 'eoi_token_id': 258882, 'image_token_id': 
               'video_token_id': 258884, 'boa_token_id': 256000, 'eoa_token_index': 258883,
               'audio_token_id': 258881}
 
+# Those of the demo model's vocabulary of 4,096, whose tokenizer.json fits the tiny models with
+# sight.
+_TINY_IMAGE_IDS = {'boi_token_id': 4089, 'eoi_token_id': 4093, 'image_token_id': 4091,
+                   'video_token_id': 4095, 'boa_token_id': 4090, 'eoa_token_index': 4094,
+                   'audio_token_id': 4092}
+
 # What E2B and E4B have in common; their towers are not imitated.
 _SMALL: dict[str, Any] = {
     'num_attention_heads': 8, 'attention_k_eq_v': False, 'sliding_window': 512,
@@ -65,14 +71,29 @@ _SIZES: dict[str, dict[str, Any]] = {
         'vocab_size_per_layer_input': 512, 'max_position_embeddings': 4096,
         'hidden_size_per_layer_input': 32, 'num_kv_shared_layers': 5, 'use_double_wide_mlp': True,
     },
+    # a tower and experts, and the 12B's embedder: for a vocabulary of 4,096
+    'tiny-vision': {
+        'hidden_size': 64, 'num_hidden_layers': 6, 'intermediate_size': 96,
+        'num_attention_heads': 4, 'num_key_value_heads': 2, 'num_global_key_value_heads': 1,
+        'head_dim': 16, 'global_head_dim': 32, 'sliding_window': 32, 'vocab_size': 4096,
+        'max_position_embeddings': 4096, 'enable_moe_block': True, 'num_experts': 4,
+        'top_k_experts': 2, 'moe_intermediate_size': 48,
+    },
+    'tiny-unified': {
+        'hidden_size': 80, 'num_hidden_layers': 6, 'intermediate_size': 176,
+        'num_attention_heads': 4, 'num_key_value_heads': 2, 'num_global_key_value_heads': 1,
+        'head_dim': 16, 'global_head_dim': 32, 'sliding_window': 32, 'vocab_size': 4096,
+        'max_position_embeddings': 4096,
+    },
 }
 
 PRESETS = tuple(_SIZES)
+_UNIFIED = ('12b', 'tiny-unified')
 
 
 def preset_config(preset: str) -> dict[str, Any]:
     """config.json of an unquantised checkpoint."""
-    unified = preset == '12b'
+    unified = preset in _UNIFIED
     family = 'gemma4_unified' if unified else 'gemma4'
     tiny = preset.startswith('tiny')
     architecture = 'Gemma4Unified' if unified else 'Gemma4'
@@ -87,13 +108,16 @@ def preset_config(preset: str) -> dict[str, Any]:
         'tie_word_embeddings': True,
         'vision_config': None,
     }
-    if tiny:                             # text only: no media tokens in a vocabulary of 512
+    sighted = preset in ('tiny-vision', 'tiny-unified')
+    if tiny and not sighted:             # text only: no media tokens in a vocabulary of 512
         return config
-    config.update(_IMAGE_IDS)
+    config.update(_TINY_IMAGE_IDS if tiny else _IMAGE_IDS)
     if preset in ('e2b', 'e4b'):
         return config
     config['vision_config'] = _unified_vision() if unified else _tower()
-    if unified:
+    if tiny:
+        config['vision_config'].update(_TINY_EMBEDDER if unified else _TINY_TOWER)
+    elif unified:
         config['audio_config'] = {'audio_embed_dim': 640, 'dtype': 'bfloat16',
                                   'initializer_range': 0.02, 'rms_norm_eps': 1e-6,
                                   'model_type': 'gemma4_unified_audio'}
@@ -106,8 +130,9 @@ def preset_generation_config(preset: str) -> dict[str, Any]:
         'bos_token_id': 2, 'do_sample': True, 'eos_token_id': [1, 106, 50], 'pad_token_id': 0,
         'temperature': 1.0, 'top_k': 64, 'top_p': 0.95,
     }
-    if preset == '12b':                  # <audio|> and <image|> turn up in greedy text without it
-        generation['suppress_tokens'] = [258883, 258882]
+    if preset in _UNIFIED:               # <audio|> and <image|> turn up in greedy text without it
+        ids = _IMAGE_IDS if preset == '12b' else _TINY_IMAGE_IDS
+        generation['suppress_tokens'] = [ids['eoa_token_index'], ids['eoi_token_id']]
     return generation
 
 
@@ -151,6 +176,16 @@ def _tower() -> dict[str, Any]:
         'rms_norm_eps': 1e-6, 'rope_parameters': {'rope_theta': 100.0, 'rope_type': 'default'},
         'standardize': True, 'use_clipped_linears': False,
     }
+
+
+_TINY_TOWER: dict[str, Any] = {
+    'default_output_length': 70, 'head_dim': 12, 'hidden_size': 48, 'intermediate_size': 64,
+    'num_attention_heads': 4, 'num_hidden_layers': 2, 'num_key_value_heads': 4,
+    'position_embedding_size': 840,
+}
+_TINY_EMBEDDER: dict[str, Any] = {
+    'mm_embed_dim': 64, 'mm_posemb_size': 280, 'num_soft_tokens': 70, 'output_proj_dims': 64,
+}
 
 
 def _unified_vision() -> dict[str, Any]:

@@ -171,4 +171,5 @@ def test_configs_are_json_and_name_every_stop_id(preset: str) -> None:
     assert config['text_config']['layer_types'][-1] == 'full_attention'
     generation = preset_generation_config(preset)
     assert generation['eos_token_id'] == [1, 106, 50]
-    assert generation.get('suppress_tokens') == ([258883, 258882] if preset == '12b' else None)
+    suppressed = {'12b': [258883, 258882], 'tiny-unified': [4094, 4093]}
+    assert generation.get('suppress_tokens') == suppressed.get(preset)

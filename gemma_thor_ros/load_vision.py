@@ -1,0 +1,72 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Finds a checkpoint's vision part, or why its images are refused: load.py's hand for it.
+
+A text model whose vision part can't be read still serves text: an image is then refused with the
+reason. Knows no settings' names and no engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gemma_thor_ros.models.config import ModelConfig
+from gemma_thor_ros.models.vision_config import VisionConfig
+from gemma_thor_ros.prompt_images import VisionInfo
+from gemma_thor_ros.schema import ConfigError
+from gemma_thor_ros.weights.checkpoint import Checkpoint
+from gemma_thor_ros.weights.vision import VisionWeights
+
+_log = logging.getLogger(__name__)
+_TOKENS = ('image_token_id', 'boi_token_id', 'eoi_token_id')
+
+
+@dataclass(frozen=True)
+class FoundVision:
+    """What the model will see with: `part` is Gemma4's argument, None where it sees nothing."""
+
+    info: VisionInfo
+    part: tuple[VisionConfig, Mapping[str, Any]] | None = None
+
+
+def find_vision(checkpoint: Checkpoint, model: ModelConfig, device: str,
+                soft_tokens: str) -> FoundVision:
+    """The vision part of a checkpoint; `soft_tokens` 'auto' or of an image at most.
+
+    Never raises ConfigError: what is wrong becomes the reason for which images are refused.
+    """
+    try:
+        config = VisionConfig.from_dict(checkpoint.config)
+        if config is None:
+            return FoundVision(VisionInfo())
+        reason = _unfit(config, model, device)
+        if not reason:
+            weights = VisionWeights(checkpoint)
+            most = config.soft_tokens if soft_tokens == 'auto' else int(soft_tokens)
+            # a thin image has all its soft tokens, and so all its patches, in one row
+            longest = most * config.pooling_kernel_size
+            if longest > config.num_positions:
+                raise ConfigError(
+                    f'image.soft_tokens is {most}: an image may be {longest} patches long, the '
+                    f'position table has {config.num_positions} rows')
+            return FoundVision(VisionInfo(config.patch_side, most), (config, weights))
+    except ConfigError as error:
+        reason = str(error)
+    _log.warning('images will be refused: %s', reason)
+    return FoundVision(VisionInfo(reason=reason))
+
+
+def _unfit(config: VisionConfig, model: ModelConfig, device: str) -> str:
+    """Why a sound vision part can't be used, or ''."""
+    if device != 'cpu':
+        return 'images are seen on the CPU alone so far: set engine.device to cpu'
+    if model.hidden_size_per_layer_input:
+        return 'models with per-layer embeddings (E2B, E4B) read text alone'
+    ids = dict(model.media_token_ids)
+    missing = [key for key in _TOKENS if key not in ids]
+    if missing:
+        return f'config.json has no {", ".join(missing)}'
+    return ''
