@@ -169,18 +169,21 @@ def samplers(bench: Bench) -> None:
     for name, settings in {
             'greedy': sample.SampleSettings(temperature=0.0), 'noise': sample.SampleSettings(),
             'top-k 64, top-p': sample.SampleSettings(top_k=64, top_p=0.95),
-            'top-p': sample.SampleSettings(top_p=0.95)}.items():
+            'top-p': sample.SampleSettings(top_p=0.95),
+            'min-p': sample.SampleSettings(min_p=0.05),
+            'top-k 1000, top-p': sample.SampleSettings(top_k=1000, top_p=0.95)}.items():
         for rows in ROWS:
             packed = sample.pack_rows([sample.SampleRow(settings, i) for i in range(rows)], VOCAB)
             on = tuple(cp.asarray(a) for a in (packed.records, packed.ids, packed.values,
                                                packed.masks))
-            size = sample.scratch_sizes(rows, VOCAB)[0]
-            scratch = (cp.empty(size, cp.uint32), cp.empty(size, cp.uint64),
-                       cp.empty(size, cp.uint64))
+            sizes = sample.scratch_sizes(rows, VOCAB)
+            scratch = (cp.zeros(sizes[0], cp.uint32), cp.zeros(sizes[1], cp.uint64),
+                       cp.zeros(sizes[2], cp.uint64))
             tokens = cp.empty(rows, cp.int32)
             bench.measure('sample', sample.bytes_moved(rows, VOCAB),
-                          lambda i, rows=rows, on=on, scratch=scratch, tokens=tokens:
-                          sample.sample(tokens, logits[:rows], on, scratch, bench.stream), 24,
+                          lambda i, rows=rows, on=on, scratch=scratch, tokens=tokens,
+                          needs=packed.needs: sample.sample(
+                              tokens, logits[:rows], on, scratch, bench.stream, needs), 24,
                           settings=name, rows=rows)
 
 

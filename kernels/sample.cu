@@ -4,10 +4,11 @@
 // sample: one token id per row of logits, the same one as ops/sample.py's sample_row, bit for bit:
 //   z = (value - largest) / temperature; token = argmax of z + gumbel(seed, choice, position, id)
 //   over what top-k, top-p and min-p leave; temperature 0: the largest value. Equals: lowest id.
-// Four launches, in this order:
+// Launches, in this order; those that no row of a step needs are left out:
 //   sample_adjust  bias, suppressed ids, penalties, in place
-//   sample_max     the largest value of every 256 ids
-//   sample_spread  rows without top-k: the mass, or the winner, of every 256 ids
+//   sample_max     the largest value of every 256 ids; clears the bins of sample_search
+//   sample_spread  rows without top-k and top-p: the winner of every 256 ids
+//   sample_search.cu  rows with top-p alone or top-k above 256: their cuts, and winners of 256 ids
 //   sample_pick    the token
 //
 // tokens      (R) i32; -1: a logit is NaN, -2: every id is masked, -3: a logit is infinite
@@ -15,16 +16,19 @@
 // rows        (R) records of 88 bytes (struct Settings)
 // ids, values (list entries) i32, f32: lists of the rows; no list holds an id twice
 // masks       (M, ceil(V / 32)) u32: bit id % 32 of word id / 32 allows an id
-// largest     (R, RUNS) u32, masses (R, RUNS) u64, winners (R, RUNS) u64: scratch; RUNS =
-//             ceil(V / 256)
+// largest     (R, RUNS) u32, scratch as all below; RUNS = ceil(V / 256)
+// equals      (R, RUNS) u32: ids of a run at the cut's key
+// winners     (2, R, RUNS) u64: the best of a run; the best of those at the cut's key
+// bins        (R, 6, 2048) u64; states (R, 7) struct Search
 //
 // Every float operation is one IEEE operation that rounds on its own, as in the twin; masses are
 // integers, so their sums have no order. atomicAdd adds such integers, counts, and gives out the
 // places of a list whose order decides nothing.
 //
-// Bytes moved: 4 R V once, V / 256 words a few times. Bound by latency: with top-k, and with a
-// top-p whose nucleus lies among some hundred ids, sample_pick looks only at the runs that can
-// hold one; otherwise it reads the row up to 18 times, one block alone (slow and exact).
+// Bytes moved: 4 R V once, V / 256 words a few times. Bound by latency: with top-k sample_pick
+// looks only at the runs that can hold one of the ids. Where more than 1,024 ids may be among the
+// top-k (equal values, or all large ones in few runs) it reads the row up to 18 times, one block
+// alone (slow and exact).
 //
 // PRECOND: V a multiple of 4; logits 16-byte aligned; temperature 0 or a normal float.
 // Constants: none.
@@ -32,8 +36,6 @@
 #include "sample_math.cuh"
 
 #define RUN 256                          // ids whose largest value is kept
-#define MAX_FAST_K 256                   // top-k that the fast path takes
-#define FAST_RUNS 384                    // runs that it looks at for top-p alone
 #define MAX_CANDIDATES 1024
 #define PICK_THREADS 1024
 #define PICK_WARPS (PICK_THREADS / WARP)
@@ -66,14 +68,22 @@ sample_adjust(float* logits, const Settings* rows, const int* ids, const float* 
 
 // Grid: (ceil(V / 2048), R); a warp takes one run.
 extern "C" __global__ void __launch_bounds__(256)
-sample_max(u32* __restrict__ largest, const float* logits, const Settings* rows, const u32* masks,
-           int vocab_size, int num_runs) {
+sample_max(u32* __restrict__ largest, u64* __restrict__ bins, const float* logits,
+           const Settings* rows, const u32* masks, int vocab_size, int num_runs) {
     const int run = blockIdx.x * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     allow_next_kernel();
     wait_for_previous_kernel();
+    const Settings s = rows[blockIdx.y];
+    if (searches_count(s) || searches_mass(s)) {
+        u64* own = bins + (u64)blockIdx.y * SEARCH_STAGES * SEARCH_BINS;
+        for (int i = blockIdx.x * 256 + threadIdx.x; i < SEARCH_STAGES * SEARCH_BINS;
+             i += gridDim.x * 256) {
+            own[i] = 0;
+        }
+    }
     if (run >= num_runs) return;
     const float* row = logits + (u64)blockIdx.y * vocab_size;
-    const int mask = rows[blockIdx.y].mask;
+    const int mask = s.mask;
     u32 most = 0;
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
@@ -88,21 +98,20 @@ sample_max(u32* __restrict__ largest, const float* logits, const Settings* rows,
 
 // Grid: (ceil(V / 2048), R); a warp takes one run.
 extern "C" __global__ void __launch_bounds__(256)
-sample_spread(u64* __restrict__ masses, u64* __restrict__ winners, const u32* largest,
-              const float* logits, const Settings* rows, const u32* masks, int vocab_size,
-              int num_runs) {
+sample_spread(u64* __restrict__ winners, const u32* largest, const float* logits,
+              const Settings* rows, const u32* masks, int vocab_size, int num_runs) {
     __shared__ u64 room[8];
     const int run = blockIdx.x * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     allow_next_kernel();
     wait_for_previous_kernel();
     const Settings s = rows[blockIdx.y];
-    if (s.temperature == 0.0f || s.top_k > 0) return;
+    if (s.temperature == 0.0f || s.top_k > 0 || s.top_p < 1.0) return;
     const u32* row_largest = largest + (u64)blockIdx.y * num_runs;
     const u32 top_key = largest_of_row(row_largest, num_runs, room, 8);
     if (top_key <= MINUS_INFINITY_KEY || top_key >= PLUS_INFINITY_KEY || run >= num_runs) return;
     const Scale scale = scale_of(s, top_key);
     const float* row = logits + (u64)blockIdx.y * vocab_size;
-    u64 mass = 0, winner = 0;
+    u64 winner = 0;
     if (z_of(scale, key_value(load_activation_word(row_largest + run))) >= scale.lowest) {
         const NoiseKey key = noise_key(s);
 #pragma unroll
@@ -112,21 +121,12 @@ sample_spread(u64* __restrict__ masses, u64* __restrict__ winners, const u32* la
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const float z = z_of(scale, element(v, i));
-                if (!(z >= scale.lowest)) continue;
-                if (s.top_p < 1.0) {
-                    mass += mass_of(z);
-                } else {
-                    winner = max(winner, contender(s, key, z, first + i));
-                }
+                if (z >= scale.lowest) winner = max(winner, contender(s, key, z, first + i));
             }
         }
     }
-    mass = warp_sum_of(mass);
     winner = warp_max(winner);
-    if (lane == 0) {
-        masses[(u64)blockIdx.y * num_runs + run] = mass;
-        winners[(u64)blockIdx.y * num_runs + run] = winner;
-    }
+    if (lane == 0) winners[(u64)blockIdx.y * num_runs + run] = winner;
 }
 
 struct Pick {
@@ -178,8 +178,11 @@ struct Candidates {
     u32 keys[MAX_CANDIDATES];
     int ids[MAX_CANDIDATES];
     u64 masses[MAX_CANDIDATES];
+    u64 before[MAX_CANDIDATES];          // rank << RANK_SHIFT | mass of those before it
     int count;
 };
+
+#define RANK_SHIFT 52                    // 1,024 masses of 2^40 are less
 
 // The ids of one run whose key reaches the threshold and whose z counts, by one warp.
 __device__ __forceinline__ void collect_run(Candidates& c, const Pick& p, u32 threshold, int run,
@@ -218,36 +221,27 @@ __device__ __forceinline__ void collect(Candidates& c, const Pick& p, u32 thresh
     __syncthreads();
 }
 
-__device__ __forceinline__ u64 mass_limit(double top_p, u64 total) {
-    // the first id is always kept: its mass is 2^40, so a limit of 1 keeps it alone
-    return max(__double2ull_rz(__dmul_rn(top_p, __ull2double_rn(total))), 1ull);
-}
-
-// Fast path: the candidates hold all that can be kept. Each thread ranks one of them. -1: they
-// may not hold all.
-__device__ __forceinline__ int pick_candidate(const Candidates& c, const Pick& p, u64 all_mass,
-                                              u64* room) {
+// Fast path: the candidates hold all that can be kept. A warp ranks one of them at a time. -1:
+// there are too many.
+__device__ __forceinline__ int pick_candidate(Candidates& c, const Pick& p, u64* room) {
     if (c.count > MAX_CANDIDATES) return -1;
-    const int mine = threadIdx.x;
-    const bool real = mine < c.count;
-    int rank = 0;
-    u64 before = 0, mass = 0, my_place = 0;
-    if (real) {
-        my_place = place(c.keys[mine], c.ids[mine]);
-        for (int i = 0; i < c.count; ++i) {
-            if (place(c.keys[i], c.ids[i]) > my_place) {
-                ++rank;
-                before += c.masses[i];
-            }
+    const int lane = threadIdx.x % WARP;
+    for (int ranked = threadIdx.x / WARP; ranked < c.count; ranked += PICK_WARPS) {
+        const u64 own = place(c.keys[ranked], c.ids[ranked]);
+        u64 before = 0;
+        for (int i = lane; i < c.count; i += WARP) {
+            if (place(c.keys[i], c.ids[i]) > own) before += (1ull << RANK_SHIFT) + c.masses[i];
         }
-        mass = c.masses[mine];
+        before = warp_sum_of(before);
+        if (lane == 0) c.before[ranked] = before;
     }
-    bool kept = real && (p.s.top_k == 0 || rank < p.s.top_k);
+    __syncthreads();
+    const int mine = threadIdx.x;
+    const u64 before = mine < c.count ? c.before[mine] : 0;
+    bool kept = mine < c.count && (int)(before >> RANK_SHIFT) < p.s.top_k;
     if (p.s.top_p < 1.0) {
-        const u64 found = block_total(kept ? mass : 0, room, PICK_WARPS);
-        const u64 limit = mass_limit(p.s.top_p, p.s.top_k > 0 ? found : all_mass);
-        if (p.s.top_k == 0 && found < limit) return -1;
-        kept = kept && before < limit;
+        const u64 found = block_total(kept ? c.masses[mine] : 0, room, PICK_WARPS);
+        kept = kept && (before & ((1ull << RANK_SHIFT) - 1)) < mass_limit(p.s.top_p, found);
     }
     u64 best = 0;
     if (kept) best = contender(p.s, p.key, z_of(p.scale, key_value(c.keys[mine])), c.ids[mine]);
@@ -313,11 +307,59 @@ __device__ __forceinline__ int pick_slowly(const Pick& p, u64* bins, u64* room) 
     return place_id(block_max(best, room, PICK_WARPS));
 }
 
+// Rows whose cut sample_search found: the best of what lies above it, and of as many ids at its key
+// as are kept, the lowest ones. equals[run] of them are in a run; equal_winners[run] is the best.
+__device__ __forceinline__ int pick_found(const Pick& p, const Search& cut, const u32* equals,
+                                          const u64* winners, const u64* equal_winners,
+                                          u64* room) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    u64 best = 0, before = 0;            // ids at the cut's key in the runs before
+#pragma unroll 1
+    for (int base = 0; base < p.num_runs; base += PICK_THREADS) {
+        const int run = base + threadIdx.x;
+        const u64 own = run < p.num_runs ? load_activation_word(equals + run) : 0;
+        if (run < p.num_runs) best = max(best, winners[run]);
+        u64 upto = own;                  // inclusive sum over the block
+#pragma unroll
+        for (int step = 1; step < WARP; step *= 2) {
+            const u64 other = __shfl_up_sync(FULL_MASK, upto, step);
+            if (lane >= step) upto += other;
+        }
+        __syncthreads();
+        if (lane == WARP - 1) room[warp] = upto;
+        __syncthreads();
+        u64 total = 0;
+#pragma unroll 4
+        for (int w = 0; w < PICK_WARPS; ++w) {
+            if (w == warp) upto += before + total;
+            total += room[w];
+        }
+        before += total;
+        if (own > 0 && upto <= cut.cut_count) {
+            best = max(best, equal_winners[run]);
+        } else if (own > 0 && upto - own < cut.cut_count) {      // one run at most: part of it
+            u64 left = cut.cut_count - (upto - own);
+#pragma unroll 1
+            for (int first = run * RUN; first < (run + 1) * RUN && left > 0; first += 4) {
+                const float4 v = load_values(p.row, p.masks, p.s.mask, first, p.vocab_size);
+#pragma unroll 1
+                for (int i = 0; i < 4 && left > 0; ++i) {
+                    if (order_key(element(v, i)) != cut.cut_key) continue;
+                    best = max(best, contender(p.s, p.key, z_of(p.scale, element(v, i)),
+                                               first + i));
+                    --left;
+                }
+            }
+        }
+    }
+    return place_id(block_max(best, room, PICK_WARPS));
+}
+
 // Grid: (R).
 extern "C" __global__ void __launch_bounds__(PICK_THREADS)
-sample_pick(int* __restrict__ tokens, const u32* largest, const u64* masses, const u64* winners,
-            const float* logits, const Settings* rows, const u32* masks, int vocab_size,
-            int num_runs) {
+sample_pick(int* __restrict__ tokens, const u32* largest, const u32* equals, const u64* winners,
+            const u64* equal_winners, const Search* states, const float* logits,
+            const Settings* rows, const u32* masks, int vocab_size, int num_runs) {
     __shared__ u64 room[PICK_WARPS];
     __shared__ Candidates candidates;
     __shared__ u64 bins[257];
@@ -345,17 +387,14 @@ sample_pick(int* __restrict__ tokens, const u32* largest, const u64* masses, con
     } else {
         p.scale = scale_of(p.s, top_key);
         p.key = noise_key(p.s);
-        token = -1;
-        if (p.s.top_k <= MAX_FAST_K) {
-            u64 mass = 0;
-            for (int run = threadIdx.x; p.s.top_k == 0 && run < num_runs; run += PICK_THREADS) {
-                mass += masses[runs + run];
-            }
-            const u64 all_mass = block_total(mass, room, PICK_WARPS);
-            collect(candidates, p, run_threshold(p, p.s.top_k > 0 ? p.s.top_k : FAST_RUNS));
-            token = pick_candidate(candidates, p, all_mass, room);
+        if (searches_count(p.s) || searches_mass(p.s)) {
+            token = pick_found(p, states[blockIdx.x * (SEARCH_STAGES + 1) + SEARCH_STAGES],
+                               equals + runs, winners + runs, equal_winners + runs, room);
+        } else {
+            collect(candidates, p, run_threshold(p, p.s.top_k));
+            token = pick_candidate(candidates, p, room);
+            if (token < 0) token = pick_slowly(p, bins, room);
         }
-        if (token < 0) token = pick_slowly(p, bins, room);
     }
     if (threadIdx.x == 0) tokens[blockIdx.x] = token;
 }

@@ -1,8 +1,8 @@
 // Copyright 2026 The gemma_thor_ros developers
 // SPDX-License-Identifier: Apache-2.0
 //
-// What sample.cu computes one id at a time with: the settings of a row, the arithmetic of
-// ops/sample.py, and the total order of ids. Included by sample.cu alone.
+// What sample.cu and sample_search.cu compute one id at a time with: the settings of a row, the
+// arithmetic of ops/sample.py, the total order of ids, and what one launch leaves for the next.
 
 #define NAN_KEY 0xFFFFFFFFu
 #define PLUS_INFINITY_KEY 0xFF800000u
@@ -16,6 +16,35 @@ struct Settings {
     int bias[2], suppress[2], seen[2], counted[2];   // first entry and end of each list
     int mask, unused;                                // row of masks, -1: none
 };
+
+// ---- rows whose cuts are searched for over all blocks (sample_search.cu) -----------------------
+
+#define MAX_FAST_K 256                   // top-k that sample_pick takes alone
+#define SEARCH_STAGES 6                  // three digits of top-k's cut, three of top-p's
+#define SEARCH_BINS 2048
+
+// What a stage begins with; slot SEARCH_STAGES of a row is the cut: ids above cut_key are kept,
+// and the first cut_count ids of those at it.
+struct Search {
+    u64 goal;                            // weight still wanted of the keys that begin as prefix
+    u64 extra;                           // mass at top-k's cut that is not kept
+    u32 prefix, found;                   // found 0: all together do not reach the goal
+    u32 cut_key, cut_count;
+    u32 top_key, unused;                 // top_key: of the largest value
+};
+
+__device__ __forceinline__ bool searches_count(const Settings& s) {
+    return s.temperature != 0.0f && s.top_k > MAX_FAST_K;
+}
+
+__device__ __forceinline__ bool searches_mass(const Settings& s) {
+    return s.temperature != 0.0f && s.top_p < 1.0 && (s.top_k == 0 || s.top_k > MAX_FAST_K);
+}
+
+__device__ __forceinline__ u64 mass_limit(double top_p, u64 total) {
+    // the first id is always kept: its mass is 2^40, so a limit of 1 keeps it alone
+    return max(__double2ull_rz(__dmul_rn(top_p, __ull2double_rn(total))), 1ull);
+}
 
 // ---- the twin's arithmetic ---------------------------------------------------------------------
 

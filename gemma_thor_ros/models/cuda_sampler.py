@@ -16,7 +16,14 @@ import numpy.typing as npt
 
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.cuda_table import MAX_ROWS
-from gemma_thor_ros.ops.sample import RUN, SampleRow, SampleSettings, pack_rows, sample
+from gemma_thor_ros.ops.sample import (
+    Needs,
+    SampleRow,
+    SampleSettings,
+    pack_rows,
+    sample,
+    scratch_sizes,
+)
 from gemma_thor_ros.ops.staging import StepBuffer
 
 Int32 = npt.NDArray[np.int32]
@@ -33,6 +40,7 @@ class Chosen:
     count: int                           # rows from there on
     picks: npt.NDArray[np.int64]         # those of them that are wanted
     result: Int32                        # (count,) pinned
+    needs: Needs
 
     @property
     def tokens(self) -> Int32:
@@ -48,9 +56,9 @@ class CudaSampler:
         self._vocab_size = vocab_size
         self._stream = stream
         self._buffer = buffer
-        size = MAX_ROWS * -(-vocab_size // RUN)
-        self._scratch = (device.zeros(size, np.uint32), device.zeros(size, np.uint64),
-                         device.zeros(size, np.uint64))
+        sizes = scratch_sizes(MAX_ROWS, vocab_size)
+        self._scratch = (device.zeros(sizes[0], np.uint32), device.zeros(sizes[1], np.uint64),
+                         device.zeros(sizes[2], np.uint64))
         width = pack_rows([_ANY_ROW], vocab_size).records.shape[1]
         self._records = device.zeros((MAX_ROWS, width), np.uint8)
         self._masks = device.zeros((MAX_ROWS, -(-vocab_size // 32)), np.uint32)
@@ -87,7 +95,8 @@ class CudaSampler:
         if any(row.allowed is not None for row in settings):
             self._buffer.send(self._masks[:packed.masks.shape[0]], packed.masks)
         self._turn = (self._turn + 1) % _RESULTS
-        return Chosen(low, count, np.array(rows) - low, self._results[self._turn][:count])
+        return Chosen(low, count, np.array(rows) - low, self._results[self._turn][:count],
+                      packed.needs)
 
     def launch(self, logits: Any, chosen: Chosen) -> None:
         """Enqueue the choice itself, from logits (MAX_ROWS, V), and its way to the host.
@@ -97,7 +106,7 @@ class CudaSampler:
         count = chosen.count
         sample(self.tokens[:count], logits[chosen.low:chosen.low + count],
                (self._records[:count], self._ids, self._values, self._masks), self._scratch,
-               self._stream)
+               self._stream, chosen.needs)
         device.copy_out(chosen.result, self.tokens[:count], self._stream)
 
     def _make_lists(self, num_entries: int) -> None:

@@ -54,7 +54,11 @@ _SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
 _LARGEST_TEMPERATURE = float(np.finfo(np.float32).max)
 
 RUN = 256                                # ids whose largest value the device keeps
-_ENTRIES = ('sample_adjust', 'sample_max', 'sample_spread', 'sample_pick')
+MAX_FAST_K = 256                         # top-k without a search for its cut
+_STAGES, _BINS, _STATE_WORDS = 6, 2048, 5      # of kernels/sample_math.cuh
+_ENTRIES = (('sample', 'sample_adjust'), ('sample', 'sample_max'), ('sample', 'sample_spread'),
+            ('sample_search', 'sample_search'), ('sample_search', 'sample_gather'),
+            ('sample', 'sample_pick'))
 _ERRORS = {-1: 'the logits hold NaN', -2: 'every token id is masked',
            -3: 'the logits hold infinity'}
 # struct Settings of kernels/sample_math.cuh
@@ -63,6 +67,9 @@ _RECORD = np.dtype([
     ('presence', 'f4'), ('frequency', 'f4'), ('top_k', 'i4'), ('choice', 'i4'), ('position', 'i4'),
     ('bias', 'i4', 2), ('suppress', 'i4', 2), ('seen', 'i4', 2), ('counted', 'i4', 2),
     ('mask', 'i4'), ('unused', 'i4')])
+RECORD_BYTES = _RECORD.itemsize
+_FIELDS: Any = _RECORD.fields
+POSITION_BYTE, TEMPERATURE_BYTE = _FIELDS['position'][1], _FIELDS['temperature'][1]
 
 
 class SampleError(ValueError):
@@ -147,6 +154,30 @@ def sample_row(logits: npt.NDArray[Any], row: SampleRow) -> int:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What the rows of a step ask of the device: launches that none of them needs are left out."""
+
+    lists: bool = True                   # biases, suppressed ids, penalties
+    noise: bool = True                   # a row with neither top-k nor top-p
+    count: bool = True                   # top-k above MAX_FAST_K
+    mass: bool = True                    # top-p alone, or after such a top-k
+
+    @classmethod
+    def of(cls, rows: Sequence[SampleRow]) -> Needs:
+        """What these rows need."""
+        drawn = [row.settings for row in rows
+                 if row.settings.temperature >= _SMALLEST_TEMPERATURE]
+        return cls(
+            lists=any(row.suppress_ids.size or row.settings.bias_ids.size
+                      or row.settings.repetition_penalty != 1.0
+                      or row.settings.presence_penalty != 0.0
+                      or row.settings.frequency_penalty != 0.0 for row in rows),
+            noise=any(s.top_k == 0 and not s.top_p < 1.0 for s in drawn),
+            count=any(s.top_k > MAX_FAST_K for s in drawn),
+            mass=any(s.top_p < 1.0 and (s.top_k == 0 or s.top_k > MAX_FAST_K) for s in drawn))
+
+
+@dataclass(frozen=True)
 class PackedRows:
     """SampleRows as the device reads them: `records` (R, 88) u8, and the lists that they name."""
 
@@ -154,6 +185,7 @@ class PackedRows:
     ids: Int32                           # all lists, one after the other, at least one entry
     values: Float32                      # biases and counts beside their ids, else 0
     masks: npt.NDArray[np.uint32]        # (M, ceil(V / 32)), bit id % 32 of word id / 32
+    needs: Needs
 
 
 def pack_rows(rows: Sequence[SampleRow], vocab_size: int) -> PackedRows:
@@ -197,37 +229,54 @@ def pack_rows(rows: Sequence[SampleRow], vocab_size: int) -> PackedRows:
     return PackedRows(
         records.view(np.uint8).reshape(len(rows), _RECORD.itemsize),
         np.concatenate(ids).astype(np.int32), np.concatenate(values).astype(np.float32),
-        np.stack(masks) if masks else np.zeros((1, -(-vocab_size // 32)), np.uint32))
+        np.stack(masks) if masks else np.zeros((1, -(-vocab_size // 32)), np.uint32),
+        Needs.of(rows))
 
 
 def sample(tokens: Any, logits: Any, rows: tuple[Any, Any, Any, Any],
-           scratch: tuple[Any, Any, Any], stream: Any) -> None:
+           scratch: tuple[Any, Any, Any], stream: Any, needs: Needs = Needs()) -> None:
     """Enqueue the choice of tokens (R,) i32 from logits (R, V) f32, V a multiple of 4.
 
-    rows: PackedRows' four arrays on the device; scratch: `scratch_sizes`. Biases, suppressed ids
-    and penalties change the logits in place. `check_tokens` tells of rows without a token.
+    rows: PackedRows' four arrays on the device; scratch: `scratch_sizes`; needs: PackedRows'.
+    Biases, suppressed ids and penalties change the logits in place. `check_tokens` tells of rows
+    without a token.
     """
     sizes = check('sample', tokens=tokens, logits=logits, records=rows[0], ids=rows[1],
                   values=rows[2], masks=rows[3])
     num_rows, vocab_size, num_runs = sizes['R'], sizes['V'], -(-sizes['V'] // RUN)
     assert vocab_size % 4 == 0 and sizes['words'] == -(-vocab_size // 32), sizes
     assert sizes['record'] == _RECORD.itemsize, sizes
-    assert all(array.size >= num_rows * num_runs for array in scratch), (num_rows, num_runs)
-    largest, masses, winners = scratch
+    runs, bins_end = num_rows * num_runs, num_rows * _STAGES * _BINS
+    assert all(array.size >= size for array, size in zip(
+        scratch, scratch_sizes(num_rows, vocab_size), strict=True)), (num_rows, num_runs)
+    largest, equals = scratch[0][:runs], scratch[0][runs:]
+    winners, equal_winners = scratch[1][:runs], scratch[1][runs:]
+    bins, states = scratch[2][:bins_end], scratch[2][bins_end:]
     records, ids, values, masks = rows
-    adjust, find, spread, pick = (device.compiled(spec) for spec in specs())
+    adjust, find, spread, search, gather, pick = (device.compiled(spec) for spec in specs())
     grid = (-(-num_runs // 8), num_rows)
-    rest = (logits, records, masks, vocab_size, num_runs)
-    device.launch(adjust, (num_rows,), 256, (logits, records, ids, values, vocab_size), stream)
-    device.launch(find, grid, 256, (largest, *rest), stream)
-    device.launch(spread, grid, 256, (masses, winners, largest, *rest), stream)
-    device.launch(pick, (num_rows,), 1024, (tokens, largest, masses, winners, *rest), stream)
+    end = vocab_size, num_runs
+    row = logits, records, masks
+    if needs.lists:
+        device.launch(adjust, (num_rows,), 256, (logits, records, ids, values, vocab_size),
+                      stream)
+    device.launch(find, grid, 256, (largest, bins, *row, *end), stream)
+    if needs.noise:
+        device.launch(spread, grid, 256, (winners, largest, *row, *end), stream)
+    stages = [*range(3 if needs.count else 0), *range(3, 6 if needs.mass else 3)]
+    for stage in stages:
+        device.launch(search, grid, 256, (bins, states, largest, *row, stage, *end), stream)
+    if stages:
+        device.launch(gather, grid, 256, (winners, equal_winners, equals, bins, states, largest,
+                                          *row, *end), stream)
+    device.launch(pick, (num_rows,), 1024, (tokens, largest, equals, winners, equal_winners,
+                                            states, *row, *end), stream)
 
 
 def scratch_sizes(num_rows: int, vocab_size: int) -> tuple[int, int, int]:
     """Numbers of the three scratch arrays: u32, u64, u64."""
-    size = num_rows * -(-vocab_size // RUN)
-    return size, size, size
+    runs = num_rows * -(-vocab_size // RUN)
+    return 2 * runs, 2 * runs, num_rows * (_STAGES * _BINS + (_STAGES + 1) * _STATE_WORDS)
 
 
 def check_tokens(tokens: Int32) -> None:
@@ -237,8 +286,8 @@ def check_tokens(tokens: Int32) -> None:
 
 
 def specs() -> list[KernelSpec]:
-    """What is compiled for the four launches, in their order."""
-    return [KernelSpec.of('sample', entry) for entry in _ENTRIES]
+    """What is compiled for the launches, in their order."""
+    return [KernelSpec.of(file, entry) for file, entry in _ENTRIES]
 
 
 def logprobs_ref(logits: npt.NDArray[Any], token_id: int, num_top: int,

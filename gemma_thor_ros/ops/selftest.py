@@ -313,7 +313,7 @@ def _small(stream: Any) -> tuple[Array, Array]:
 def _tokens(stream: Any) -> tuple[Array, Array]:
     logits = 3 * _normal(22, _ROWS, 1024)
     rows = [SampleRow(SampleSettings(temperature=t, top_k=k, top_p=p, seed=4), 7)
-            for t, k, p in ((0.0, 0, 1.0), (1.0, 20, 0.9), (0.8, 0, 1.0))]
+            for t, k, p in ((0.0, 0, 1.0), (1.0, 20, 0.9), (0.8, 0, 0.7))]
     packed = pack_rows(rows, 1024)
     sizes, tokens = scratch_sizes(_ROWS, 1024), _out(_ROWS, dtype=np.int32)
     placed = tuple(device.put(array) for array in (packed.records, packed.ids, packed.values,

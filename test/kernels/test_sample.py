@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from machine import Array, Machine, poisoned
 
+from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import sample as op
 
 VOCAB = 262144                           # of the real models
 
 
-def choose(machine: Machine, logits: Array, rows: Sequence[op.SampleRow]) -> Array:
-    """Tokens by the device, errors as their negative codes."""
+def choose(machine: Machine, logits: Array, rows: Sequence[op.SampleRow],
+           needs: op.Needs | None = None) -> Array:
+    """Tokens by the device, errors as their negative codes; needs: other than the rows' own."""
     packed = op.pack_rows(rows, logits.shape[1])
     on = [machine.put(a) for a in (packed.records, packed.ids, packed.values, packed.masks)]
     sizes = op.scratch_sizes(*logits.shape)
@@ -27,7 +29,8 @@ def choose(machine: Machine, logits: Array, rows: Sequence[op.SampleRow]) -> Arr
     tokens = machine.put(poisoned((logits.shape[0],), 'i32'))
     on_device = machine.put(logits)
     machine.run(lambda: op.sample(tokens, on_device, (on[0], on[1], on[2], on[3]),
-                                  (scratch[0], scratch[1], scratch[2]), machine.stream))
+                                  (scratch[0], scratch[1], scratch[2]), machine.stream,
+                                  needs or packed.needs))
     return machine.get(tokens)
 
 
@@ -120,6 +123,51 @@ def test_a_row_is_the_same_alone(machine: Machine) -> None:
     together = choose(machine, logits, rows)
     for i in range(0, 16, 5 if machine.small else 1):
         assert choose(machine, logits[i:i + 1], rows[i:i + 1])[0] == together[i]
+
+
+def tied_rows(seed: int) -> tuple[Array, list[op.SampleRow]]:
+    """Logits of few different values, and settings whose cuts fall among equal ones."""
+    random = np.random.default_rng(seed)
+    logits = np.round(2 * random.standard_normal((4, 4096))).astype(np.float32) / 2
+    pairs = ((0, 0.9), (300, 1.0), (300, 0.7), (2000, 0.95))
+    return logits, [op.SampleRow(op.SampleSettings(top_k=k, top_p=p, seed=seed, temperature=t), 5)
+                    for (k, p), t in zip(pairs, (1.0, 3.0, 0.5, 2.0), strict=True)]
+
+
+def few_ids(seed: int) -> tuple[Array, list[op.SampleRow]]:
+    """So few ids that one more or less shows in some of the rows."""
+    random = np.random.default_rng(seed)
+    logits = random.integers(0, 2, (48, 12)).astype(np.float32)
+    return logits, [op.SampleRow(op.SampleSettings(top_p=0.1 + 0.8 * random.random(), seed=i), 3)
+                    for i in range(48)]
+
+
+def test_cuts_among_equal_values(machine: Machine) -> None:
+    logits, rows = few_ids(0)
+    assert choose(machine, logits, rows).tolist() == expected(logits, rows)
+    for seed in range(3 if machine.small else 40):
+        logits, rows = tied_rows(seed)
+        want = expected(logits, rows)
+        assert choose(machine, logits, rows).tolist() == want
+        # launches that no row needs change nothing
+        assert choose(machine, logits, rows, op.Needs()).tolist() == want
+
+
+@pytest.mark.parametrize(('right', 'wrong'), [
+    ('s.extra = (weight - s.goal) * mass;', 's.extra = 0;'),
+    ('(s.goal + mass - 1) / mass', '(s.goal + mass - 1) / mass + 1'),
+    ('digit == 1 ? 10 : 0', 'digit == 1 ? 11 : 0'),
+    ('own < s.cut_key) continue', 'own <= s.cut_key) continue')])
+def test_planted_errors_in_the_search_are_seen(machine: Machine, monkeypatch: pytest.MonkeyPatch,
+                                               right: str, wrong: str) -> None:
+    if not machine.small:
+        pytest.skip('the faults are planted into the source that the emulator compiles')
+    original = compiler.kernel_source
+    assert right in original('sample_search')
+    monkeypatch.setattr(compiler, 'kernel_source',
+                        lambda name: original(name).replace(right, wrong))
+    cases = [few_ids(0), *(tied_rows(seed) for seed in range(8))]
+    assert any(choose(machine, *case).tolist() != expected(*case) for case in cases)
 
 
 def test_the_noise_is_the_twins(machine: Machine) -> None:
