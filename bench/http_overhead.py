@@ -3,7 +3,7 @@
 """What the HTTP layer costs: CPU time a token at several streams, and the speed of one stream
 against the engine's own.
 
-    python bench/http_overhead.py [--streams 16] [--tokens 600] [--json]
+    python bench/http_overhead.py [--streams 16] [--tokens 600] [--json] [--receipt FILE]
 
 The first figure is the CPU time of the endpoint's thread (parsing of the answer, server-sent
 events, HTTP and system calls) on the scripted model, whose steps take 10 ms; the client is a
@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime
 from gemma_thor_ros.schema import Request, SamplingParams
@@ -104,12 +107,29 @@ def stream_share(tokens: int, rounds: int = 5) -> tuple[float, float]:
     return best_http, best_engine
 
 
+def write_receipt(options: argparse.Namespace) -> None:
+    """Record the cost of a token."""
+    records = Records(options.receipt, card='CPU', commit=options.commit,
+                      processor=platform.processor() or platform.machine(),
+                      command='python bench/http_overhead.py ' + ' '.join(sys.argv[1:]))
+    costs = [cpu_per_token_us(options.streams, options.tokens) for _ in range(5)]
+    value = records.add('http_us_per_token', costs, 'us', model='scripted', path='http',
+                        sequences=options.streams, tokens=options.tokens,
+                        clock="of the endpoint's thread")
+    sys.stdout.write(f'{value:.1f} us a token, {min(costs):.1f} to {max(costs):.1f}\n')
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
     parser.add_argument('--streams', type=int, default=16)
     parser.add_argument('--tokens', type=int, default=600)
     parser.add_argument('--json', action='store_true')
+    parser.add_argument('--receipt', type=Path, help='write the cost of a token here, of 5 runs')
+    parser.add_argument('--commit', default='unknown', help='for the receipt')
     options = parser.parse_args()
+    if options.receipt:
+        write_receipt(options)
+        return
     cost = cpu_per_token_us(options.streams, options.tokens)
     http, engine = stream_share(options.tokens)
     figures = {'http_us_per_token': round(cost, 1), 'http_tok_s': round(http, 1),

@@ -258,9 +258,9 @@ def ros(bed: Bed, engine: Engine, chat: Chat) -> None:
             tokens=bed.options.tokens)
 
 
-def shown_since(goals: Any, before: tuple[int, int], bed: Bed) -> float:
+def shown_since(goals: Any, before: tuple[int, int], bed: Bed, wait_s: float = 2.0) -> float:
     """Messages on ~/tokens of one stream; a fault where it did not show all of its tokens."""
-    limit = time.monotonic() + 2.0                       # the last one may be on its way
+    limit = time.monotonic() + wait_s                    # the last one may be on its way
     while (after := goals.seen())[1] - before[1] < bed.options.tokens:
         if time.monotonic() > limit:
             bed.faults.append('~/tokens did not show a whole HTTP stream')
