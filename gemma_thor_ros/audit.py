@@ -25,6 +25,7 @@ from gemma_thor_ros.schema import (
     Priority,
     SamplingParams,
 )
+from gemma_thor_ros.validate import IMAGE_PARTS
 
 _log = logging.getLogger(__name__)
 
@@ -110,14 +111,15 @@ def redacted(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def image_hashes(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the sha256 of each image in messages, in hex, as it was sent."""
-    urls = [
-        str(part['image_url']['url'])
+    given = [
+        part.get('image_url')
         for message in messages
         if isinstance(message.get('content'), list | tuple)
         for part in message['content']
-        if isinstance(part, Mapping) and part.get('type') == 'image_url'
+        if isinstance(part, Mapping) and part.get('type') in IMAGE_PARTS
     ]
-    return [hashlib.sha256(url.encode()).hexdigest() for url in urls]
+    urls = [url.get('url') if isinstance(url, Mapping) else url for url in given]
+    return [hashlib.sha256(str(url).encode()).hexdigest() for url in urls]
 
 
 def ids_hash(token_ids: Sequence[int]) -> str:

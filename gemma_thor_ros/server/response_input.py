@@ -13,8 +13,9 @@ from gemma_thor_ros.server.openai_types import JsonObject
 from gemma_thor_ros.server.words import invalid, unsupported
 
 _TEXT_PARTS = ('input_text', 'output_text', 'text', 'summary_text', 'reasoning_text')
+_IMAGE_FIELDS = ('type', 'image_url', 'detail')
 _ROLES = ('user', 'assistant', 'system', 'developer')
-_MEDIA = ('input_image', 'input_file', 'input_audio')
+_MEDIA = ('input_file', 'input_audio')
 
 
 def messages_of(given: str | Sequence[JsonObject]) -> list[JsonObject]:
@@ -40,7 +41,7 @@ def messages_of(given: str | Sequence[JsonObject]) -> list[JsonObject]:
                 {
                     'role': 'tool',
                     'tool_call_id': _text(item.get('call_id'), f'{where}.call_id'),
-                    'content': _joined(item.get('output'), f'{where}.output'),
+                    'content': _content(item.get('output'), f'{where}.output'),
                 }
             )
         elif kind == 'reasoning':
@@ -79,15 +80,16 @@ def _add_message(messages: list[JsonObject], item: JsonObject, where: str) -> No
         raise invalid(
             f'{where}.role is {role!r}, allowed are {", ".join(_ROLES)}', f'{where}.role'
         )
-    text = _joined(item.get('content'), f'{where}.content')
     if role == 'assistant':
+        text = _joined(item.get('content'), f'{where}.content')
         message = _open_turn(messages)
         if message.get('tool_calls') or 'content' in message:
             message = {'role': 'assistant'}
             messages.append(message)
         message['content'] = text
     else:
-        messages.append({'role': role, 'content': text})
+        content = _content(item.get('content'), f'{where}.content')
+        messages.append({'role': role, 'content': content})
 
 
 def _add_call(messages: list[JsonObject], item: JsonObject, where: str) -> None:
@@ -119,6 +121,32 @@ def _open_turn(messages: list[JsonObject]) -> JsonObject:
     return messages[-1]
 
 
+def _content(content: Any, where: str) -> str | list[JsonObject]:
+    """Return the text of content parts, or the parts where an image is among them.
+
+    Whether the model takes images is chat's to say.
+    """
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return _joined(content, where)
+    if not any(map(_is_image, content)):
+        return _joined(content, where)
+    parts: list[JsonObject] = []
+    for index, part in enumerate(content):
+        if not _is_image(part):
+            parts.append({'type': 'text', 'text': _part_text(part, f'{where}[{index}]')})
+        elif part.get('image_url') is None:
+            raise unsupported(
+                f'{where}[{index}] has no image_url: files are not kept here', f'{where}[{index}]'
+            )
+        else:
+            parts.append({name: part[name] for name in _IMAGE_FIELDS if name in part})
+    return parts
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get('type') == 'input_image'
+
+
 def _joined(content: Any, where: str) -> str:
     """Return the text of content parts."""
     if isinstance(content, str):
@@ -127,19 +155,18 @@ def _joined(content: Any, where: str) -> str:
         return ''
     if not isinstance(content, Sequence):
         raise invalid(f'{where} must be text or a list of parts', where)
-    texts = []
-    for index, part in enumerate(content):
-        name = f'{where}[{index}]'
-        kind = part.get('type') if isinstance(part, Mapping) else None
-        if kind in _TEXT_PARTS:
-            texts.append(_text(part.get('text'), f'{name}.text'))
-        elif kind == 'refusal':
-            texts.append(_text(part.get('refusal'), f'{name}.refusal'))
-        elif kind in _MEDIA:
-            raise unsupported(f'{name}: this model takes no {kind}', name)
-        else:
-            raise invalid(f'{name}.type is {kind!r}, allowed is input_text', f'{name}.type')
-    return ''.join(texts)
+    return ''.join([_part_text(part, f'{where}[{index}]') for index, part in enumerate(content)])
+
+
+def _part_text(part: Any, name: str) -> str:
+    kind = part.get('type') if isinstance(part, Mapping) else None
+    if isinstance(part, Mapping) and kind in _TEXT_PARTS:
+        return _text(part.get('text'), f'{name}.text')
+    if isinstance(part, Mapping) and kind == 'refusal':
+        return _text(part.get('refusal'), f'{name}.refusal')
+    if kind in (*_MEDIA, 'input_image'):
+        raise unsupported(f'{name}: this model takes no {kind} here', name)
+    raise invalid(f'{name}.type is {kind!r}, allowed is input_text', f'{name}.type')
 
 
 def _text(value: Any, where: str) -> str:
