@@ -26,7 +26,7 @@ from gemma_thor_ros.chat import Chat, ModelInfo
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.page_pool import plan_pages, window_pages
-from gemma_thor_ros.load_device import choose_device, load_cuda, warm_keys
+from gemma_thor_ros.load_device import choose_device, load_cuda, load_drafter, warm_keys
 from gemma_thor_ros.load_drafter import DrafterChoice, FoundDrafter, find_drafter
 from gemma_thor_ros.load_memory import Pages, choose_kv_dtype, kv_bytes, plan_memory
 from gemma_thor_ros.load_vision import find_vision
@@ -285,6 +285,17 @@ def _plan(config: EngineConfig) -> _Plan:
                 report=report,
                 facts=info.facts,
             )
+            if drafter is not None:
+                report(0.9, 'reading the drafter')
+                limits['drafter'] = load_drafter(
+                    drafter,
+                    cuda_model,
+                    context_length=context,
+                    page_size=config['engine.page_size'],
+                    nvfp4_head=config['engine.nvfp4_head'],
+                    num_threads=config['engine.threads'] or min(8, os.cpu_count() or 1),
+                )
+                limits['num_drafts'] = _num_drafts(config)
             report(0.94, 'laying out the KV cache')
             return cuda_model, limits
         source = _Watched(weights, lambda share: report(0.9 * share, 'reading weights'))
@@ -301,8 +312,7 @@ def _plan(config: EngineConfig) -> _Plan:
         if drafter is not None:
             report(0.9, 'reading the drafter')
             limits['drafter'] = drafter.make(model, config['engine.threads'] or 1)
-            asked = config['speculation.num_drafts']
-            limits['num_drafts'] = None if asked < 0 else asked
+            limits['num_drafts'] = _num_drafts(config)
         report(0.94, 'laying out the KV cache')
         return model, limits
 
@@ -414,13 +424,6 @@ def _find_drafter(
     choice: DrafterChoice = config['speculation.drafter']
     if config['speculation.num_drafts'] == 0:
         choice = 'none'
-    if device == 'cuda' and choice != 'none':
-        if choice != 'auto':
-            raise ConfigError(
-                f'speculation.drafter is {choice}: drafters run on the CPU alone; set '
-                'engine.device to cpu, or speculation.drafter to auto or none'
-            )
-        return None
     return find_drafter(
         choice,
         config['speculation.drafter_path'],
@@ -428,7 +431,13 @@ def _find_drafter(
         model,
         block_mask=config['speculation.block_mask'],
         position=config['speculation.mtp_position'],
+        device=device,
     )
+
+
+def _num_drafts(config: EngineConfig) -> int | None:
+    asked = int(config['speculation.num_drafts'])
+    return None if asked < 0 else asked
 
 
 def _variant(

@@ -12,12 +12,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, cast
 
+from gemma_thor_ros.load_drafter import FoundDrafter, device_drafter
 from gemma_thor_ros.models.config import ModelConfig
+from gemma_thor_ros.models.cuda_draft import CudaDrafter
 from gemma_thor_ros.models.cuda_inputs import BUCKETS, Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
+from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device, selftest
+from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
+from gemma_thor_ros.ops.draft_specs import dflash_specs, mtp_specs
 from gemma_thor_ros.ops.matrix_specs import matrix_specs
 from gemma_thor_ros.ops.prefill_specs import prefill_specs
 from gemma_thor_ros.ops.row_specs import row_specs
@@ -105,12 +110,8 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
         report(0.2, 'trying the kernels')
         facts['e2m1'] = _try_kernels(stream)
 
-    def head(table: Any) -> Any:
-        assert isinstance(table, DenseWeight), type(table)
-        return quantised_table(table, num_threads)
-
     loader = DeviceLoader(stream, num_threads=num_threads,
-                          quantize_head=head if nvfp4_head else None)
+                          quantize_head=_head_in_nvfp4(num_threads) if nvfp4_head else None)
     with device.errors():
         model = CudaGemma4(config, cast(Any, source), loader, stream=stream,
                            context_length=context_length, kv_dtype=kv_dtype, graphs=graphs,
@@ -118,6 +119,40 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     source.close()
     _log.info('%s holds %.2f GiB of weights', device.info().name, loader.device_bytes / 2**30)
     return model
+
+
+def load_drafter(found: FoundDrafter, model: CudaGemma4, *, context_length: int, page_size: int,
+                 nvfp4_head: bool, num_threads: int) -> CudaDrafter:
+    """Compile what a drafter needs besides, and stream its weights to the model's device.
+
+    nvfp4_head: for an assistant's own head.
+    """
+    compile_specs(drafter_specs(found.config, model.config, page_size, model.kv_dtype),
+                  num_threads, lambda share: None)
+    with device.errors():
+        drafter = device_drafter(
+            found.config, found.weights, model, context_length=context_length,
+            quantize_head=_head_in_nvfp4(num_threads) if nvfp4_head else None)
+    _log.info('%s: the %s drafter runs on the device too', device.info().name, drafter.config.name)
+    return drafter
+
+
+def drafter_specs(config: DFlashConfig | MtpConfig, target: ModelConfig, page_size: int,
+                  kv_dtype: CudaKvDtype) -> list[KernelSpec]:
+    """The kernels of a drafter on this device."""
+    if isinstance(config, DFlashConfig):
+        return dflash_specs(config, page_size, BUCKETS)
+    windows = {shape.layer_type: shape.window for shape in (target.sliding, target.full)}
+    return mtp_specs(config, windows, page_size, kv_dtype == 'fp8',
+                     device.info().shared_bytes_per_block, device.has_e2m1_conversion())
+
+
+def _head_in_nvfp4(num_threads: int) -> Callable[[Any], Any]:
+    def head(table: Any) -> Any:
+        assert isinstance(table, DenseWeight), type(table)
+        return quantised_table(table, num_threads)
+
+    return head
 
 
 def _try_kernels(stream: Any) -> str:
@@ -149,11 +184,18 @@ def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, nu
         info.shared_bytes_per_block, device.has_e2m1_conversion())
     specs += prefill_specs(geometries, config.num_experts, page_size, kv_dtype == 'fp8',
                            info.shared_bytes_per_block, device.has_e2m1_conversion())
+    return compile_specs(specs, num_threads, progress)
+
+
+def compile_specs(specs: list[KernelSpec], num_threads: int,
+                  progress: Callable[[float], None]) -> int:
+    """Fill the kernel cache, several at a time; how many there are."""
     specs = list(dict.fromkeys(specs))
+    arch = device.info().arch
     compiler.cache_folder().mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(num_threads) as pool:
         for done, _ in enumerate(pool.map(
-                lambda spec: compiler.cached_cubin(spec, info.arch), specs), 1):
+                lambda spec: compiler.cached_cubin(spec, arch), specs), 1):
             progress(done / len(specs))
     return len(specs)
 

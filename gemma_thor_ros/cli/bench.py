@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gemma_thor_ros import __version__
-from gemma_thor_ros.cli import bench_device
+from gemma_thor_ros.cli import bench_device, bench_draft
 from gemma_thor_ros.cli.bench_device import Bench
 from gemma_thor_ros.cli.bench_model import random_model
 from gemma_thor_ros.cli.bench_records import Records, driver_version
@@ -31,9 +31,10 @@ from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
+from gemma_thor_ros.weights.drafter_presets import DRAFTER_PRESETS, drafter_preset_config
 from gemma_thor_ros.weights.presets import PRESETS, preset_config
 
-PARTS = ('decode', 'fp8', 'kv', 'sequences', 'prefill', 'nodes', 'verify')
+PARTS = ('decode', 'fp8', 'kv', 'sequences', 'prefill', 'nodes', 'verify', 'draft')
 _KV_DEPTHS = (4096, 32768, 131072)
 _KV_TOKENS = 256
 LONGEST = _KV_DEPTHS[-1] + _KV_TOKENS + bench_device.CHUNK
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
                       nvrtc='.'.join(map(str, compiler.nvrtc().version)), version=__version__,
                       command='gemma-thor ' + ' '.join(sys.argv[1:]))
     bench = _prepare(args, records, say)
-    failures = measure(bench, parts, depths, args.tokens)
+    failures = measure(bench, parts, depths, args.tokens, args.preset)
     records.add('rss_mb', [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024], 'MB')
     free, total = device.memory()
     records.add('device_mb', [(total - free) / 2**20], 'MB')
@@ -91,8 +92,12 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def measure(bench: Bench, parts: list[str], depths: list[int], num_tokens: int) -> int:
-    """Run the parts one after the other; how many failed, with the traceback on stderr."""
+def measure(bench: Bench, parts: list[str], depths: list[int], num_tokens: int,
+            preset: str = '') -> int:
+    """Run the parts one after the other; how many failed, with the traceback on stderr.
+
+    preset: whose drafters the part 'draft' imitates.
+    """
     work: dict[str, Callable[[], object]] = {
         'decode': lambda: bench_device.decode(bench, depths, num_tokens, 'fp8', True),
         'fp8': lambda: bench_device.decode(bench, depths, 256, 'bf16'),
@@ -100,7 +105,8 @@ def measure(bench: Bench, parts: list[str], depths: list[int], num_tokens: int) 
         'prefill': lambda: bench_device.prefill(bench, (512, 4096), 'fp8'),
         'nodes': lambda: bench_device.nodes(bench, (Key(1, 1, 1), Key(16, 1, 16))),
         'verify': lambda: bench_device.verify(bench, _VERIFY_ROWS, _allowed(bench.model), 1024,
-                                              'fp8')}
+                                              'fp8'),
+        'draft': lambda: measure_drafts(bench, preset)}
     failures = 0
     for part in ['bandwidth', *(part for part in PARTS if part in parts)]:
         started = time.perf_counter()
@@ -111,6 +117,16 @@ def measure(bench: Bench, parts: list[str], depths: list[int], num_tokens: int) 
             failures += 1
         bench.say(f'-- {part}: {time.perf_counter() - started:.1f} s')
     return failures
+
+
+def measure_drafts(bench: Bench, preset: str) -> None:
+    """Both drafters of a preset, in rounds of 4, 8 and 16 rows."""
+    raw = {kind: drafter_preset_config(f'{preset}-{kind}') for kind in bench_draft.NUM_DRAFTS
+           if f'{preset}-{kind}' in DRAFTER_PRESETS}
+    if not raw:
+        raise ConfigError(f'there is no drafter for {preset}; drafters: '
+                          + ', '.join(DRAFTER_PRESETS))
+    bench_draft.measure(bench, raw, _VERIFY_ROWS, _allowed(bench.model), 1024, 'fp8')
 
 
 def measure_sequences(bench: Bench) -> None:

@@ -149,8 +149,8 @@ def decode(bench: Bench, depths: Sequence[int], num_tokens: int, kv_dtype: CudaK
             gaps = np.diff(np.array(answer.times))
             windows = [part.size / float(part.sum()) for part in np.array_split(gaps, 8)
                        if part.sum() > 0.0]
-            step_bytes = _step_bytes(bench.model, depth)
-            gb_s = step_bytes * answer.rate / 1e9
+            num_bytes = step_bytes(bench.model, depth)
+            gb_s = num_bytes * answer.rate / 1e9
             rates.append(bench.records.add(
                 'decode_tok_s', windows, 'tok/s', fraction=bench.share(gb_s), **context,
                 gb_s=round(gb_s, 1), p99_ms=round(float(np.quantile(gaps, 0.99)) * 1e3, 3)))
@@ -240,11 +240,13 @@ def verify(bench: Bench, rows: Sequence[int], allowed: Sequence[int], depth: int
                 if run >= 3:
                     times.append((time.perf_counter() - started) * 1e3)
             distinct = len(np.unique(model.chosen_experts(count))) if model.routers() else 0
-            value = bench.records.add('verify_ms', times, 'ms', **bench.context, path='model',
-                                      rows=count, depth=depth, kv=kv_dtype,
-                                      distinct_experts=distinct)
+            gb_s = step_bytes(model, depth, distinct) / float(np.median(times)) / 1e6
+            value = bench.records.add('verify_ms', times, 'ms', fraction=bench.share(gb_s),
+                                      **bench.context, path='model', rows=count, depth=depth,
+                                      kv=kv_dtype, distinct_experts=distinct)
             bench.say(f'verify {count:2} rows, {distinct:3} experts {value:7.3f} ms '
-                      f'({min(times):.3f} to {max(times):.3f})')
+                      f'({min(times):.3f} to {max(times):.3f}), {bench.share(gb_s) or 0.0:.0%} of '
+                      'the limit')
 
 
 def nodes(bench: Bench, keys: Sequence[Key]) -> None:
@@ -261,15 +263,19 @@ def nodes(bench: Bench, keys: Sequence[Key]) -> None:
                       f'{node.us * node.count:8.1f} us {node.us * node.count / total:4.0%}')
 
 
-def _step_bytes(model: CudaGemma4, depth: int) -> int:
-    """Bytes that a step of one row has to read: the weights it uses, and its keys."""
+def step_bytes(model: CudaGemma4, depth: int, distinct: int | None = None) -> int:
+    """Bytes that a step of one sequence has to read: the weights it uses, and its keys.
+
+    distinct: experts of a layer that its rows use; None: those of one row.
+    """
     config = model.config
+    experts = config.top_k_experts if distinct is None else distinct
     weights = config.vocab_size * config.hidden_size
     for layer in range(config.num_hidden_layers):
         shape = config.geometry(layer)
         weights += config.hidden_size * (shape.qkv_rows + shape.num_q_heads * shape.head_dim)
         weights += 3 * config.hidden_size * config.intermediate_size
-        weights += 3 * config.top_k_experts * config.hidden_size * config.moe_intermediate_size
+        weights += 3 * experts * config.hidden_size * config.moe_intermediate_size
     size = 1 if model.kv_dtype == 'fp8' else 2
     keys = 0
     for layer in range(config.num_hidden_layers):

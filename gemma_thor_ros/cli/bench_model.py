@@ -51,10 +51,17 @@ class _Dense:
 
 
 class RandomWeights(Mapping[str, Any]):
-    """Canonical name -> random weight, made at each access; projections and experts in NVFP4."""
+    """Canonical name -> random weight of a shape, made at each access.
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._shapes = TextShapes.from_config(config).all()
+    in_nvfp4 tells by name which matrices are not bf16: a target's projections and experts.
+    """
+
+    def in_nvfp4(self, name: str) -> bool:
+        """Never: drafters are bf16."""
+        return False
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._shapes = shapes
         cupy = device.cupy()
         random = cupy.random.RandomState(1)
         self._words = random.randint(0, 1 << 31, _SEED_WORDS).astype(cupy.uint32)
@@ -70,7 +77,7 @@ class RandomWeights(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         shape = self._shapes[name]
-        if name.endswith('_proj') and 'router' not in name:
+        if self.in_nvfp4(name):
             return self.packed(shape)
         if len(shape) == 2:
             return _Dense(self._bf16(shape, shape[-1] ** -0.5))
@@ -101,6 +108,14 @@ class RandomWeights(Mapping[str, Any]):
         return self._turn
 
 
+class RandomTarget(RandomWeights):
+    """The weights of a target: projections and experts in NVFP4."""
+
+    def in_nvfp4(self, name: str) -> bool:
+        """All projections but the router's."""
+        return name.endswith('_proj') and 'router' not in name
+
+
 def _repeated(source: Any, shape: tuple[int, ...], start: int) -> Any:
     """An array of `shape` with the source's numbers over and over, from `start` on."""
     cupy = device.cupy()
@@ -121,17 +136,17 @@ def random_model(preset: str, kv_dtype: CudaKvDtype, context_length: int,
         text['layer_types'] = text['layer_types'][:num_layers]
         text['num_hidden_layers'] = num_layers
     config = ModelConfig.from_dict(raw)
-    weights = RandomWeights(raw)
+    weights = RandomTarget(TextShapes.from_config(raw).all())
     stream = device.new_stream()
     loader = DeviceLoader(stream, quantize_head=lambda table: weights.packed(table.shape))
     with device.errors():
         device.cupy().cuda.runtime.deviceSynchronize()
-        return CudaGemma4(config, _Settled(weights), loader, stream=stream,
+        return CudaGemma4(config, Settled(weights), loader, stream=stream,
                           context_length=context_length, kv_dtype=kv_dtype,
                           prompt_rows=prompt_rows)
 
 
-class _Settled(Mapping[str, Any]):
+class Settled(Mapping[str, Any]):
     """Weights that are there when they are handed out: they are made on another stream."""
 
     def __init__(self, weights: RandomWeights) -> None:

@@ -21,7 +21,8 @@ from gemma_thor_ros.engine.plan import Part, Plan
 from gemma_thor_ros.engine.runner import Choice, Model, Runner
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.engine.speculation import Speculation
-from gemma_thor_ros.models.batch import Batch
+from gemma_thor_ros.models.batch import Batch, Role
+from gemma_thor_ros.models.drafter import Taps
 from gemma_thor_ros.ops.sample import SampleError, SampleRow, check_tokens
 
 
@@ -39,7 +40,7 @@ class Chooser(Protocol):
     """What a model has besides that chooses tokens itself: models/cuda_step.CudaGemma4."""
 
     def choose(self, batch: Batch, kv_cache: Any, rows: Seq[SampleRow], *, run_ahead: bool,
-               logits_of: Collection[int]) -> Tokens: ...
+               logits_of: Collection[int], draft_ahead: bool = False) -> Tokens: ...
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,14 @@ class DeviceRunner(Runner):
     """A Runner whose model is a Chooser too."""
 
     def run(self, plan: Plan, run_ahead: bool = False) -> list[Choice | None]:
-        """As Runner.run. Run-ahead only for plain steps that do not end an answer by length."""
-        if self._speculation is not None or any(_depends(part) for part in plan.parts):
+        """As Runner.run. Run-ahead only for plain steps that do not end an answer by length.
+
+        A drafter takes the rows on the device itself, in the model's shadow, and its next drafts
+        start behind a step that had some; while none pay, plain steps run ahead as without it.
+        """
+        speculation = self._speculation
+        if (speculation is not None and speculation.layers) or any(
+                _depends(part) for part in plan.parts):
             return super().run(plan)
         model = self._model
         assert isinstance(model, Chooser)
@@ -81,12 +88,18 @@ class DeviceRunner(Runner):
                 if error:
                     errors[len(rows)] = error
                 rows.append(row)
+        quiet = speculation is None or speculation.resting
         step = model.choose(plan.batch, self._kv_cache, rows,
-                            run_ahead=run_ahead and all(map(_goes_on, plan.parts)),
-                            logits_of=logits_of)
+                            run_ahead=run_ahead and quiet and all(map(_goes_on, plan.parts)),
+                            logits_of=logits_of,
+                            **({} if speculation is None else {'draft_ahead': _drafted(plan)}))
         drawn: Any = [_Drawn(int(token), step.logits.get(index), errors.get(index, ''))
                       for index, token in enumerate(step.tokens)]
-        return [None if part.logit_row < 0 else self._draw(drawn, part) for part in plan.parts]
+        choices = [None if part.logit_row < 0 else self._draw(drawn, part)
+                   for part in plan.parts]
+        if speculation is not None:
+            speculation.step_done(plan, choices, Taps(()).hidden(plan.batch.token_ids.size))
+        return choices
 
     def _row(self, part: Part, index: int) -> tuple[SampleRow, str]:
         """What the sampler needs for a row, and what went wrong in its guide."""
@@ -128,6 +141,13 @@ def _depends(part: Part) -> bool:
     """Whether rows of a part depend on which of its drafts are kept."""
     return bool(part.drafts) and (part.sequence.request.guide is not None
                                   or _is_penalised(part.sequence))
+
+
+def _drafted(plan: Plan) -> bool:
+    """Whether a step verifies drafts alone, so that its tokens say where the next ones start."""
+    return any(part.drafts for part in plan.parts) and all(
+        part.role is Role.DECODE and part.num_rows == 1 + len(part.drafts)
+        and not _is_penalised(part.sequence) for part in plan.parts)
 
 
 def _goes_on(part: Part) -> bool:

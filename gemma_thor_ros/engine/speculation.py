@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gemma_thor_ros.engine.runner import Choice
 
 _LOG = logging.getLogger(__name__)
+_REST = 4                                # rounds
 
 
 class Speculation:
@@ -56,6 +57,12 @@ class Speculation:
         self._confidence: dict[Sequence, list[float]] = {}       # of the drafts under way
         self._begun = 0.0
         self._last_draft_ms = 0.0
+        self._num_rounds_without = 0
+
+    @property
+    def resting(self) -> bool:
+        """Whether no drafts were wanted for some rounds: then the next one hardly has any."""
+        return bool(self.failure) or self._num_rounds_without >= _REST
 
     def figures(self) -> dict[str, Any]:
         """The fields of EngineStats that tell of drafts."""
@@ -74,6 +81,7 @@ class Speculation:
         """
         self._begun = time.perf_counter()
         self._last_draft_ms = 0.0
+        self._num_rounds_without += 1
         self._confidence = {}
         if self.failure:
             return {}
@@ -93,6 +101,8 @@ class Speculation:
                               [room for _, room in ready], num_rows, beside_ms)
         wanted = [(sequence, count) for (sequence, _), count in zip(ready, asked, strict=True)
                   if count]
+        if wanted:
+            self._num_rounds_without = 0
         drafts = self._draft(wanted)
         if drafts is None:
             return {}

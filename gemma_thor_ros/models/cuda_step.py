@@ -27,12 +27,13 @@ from gemma_thor_ros.models.cuda_inputs import (
     same_rows,
 )
 from gemma_thor_ros.models.cuda_sampler import Chosen, CudaSampler
+from gemma_thor_ros.models.cuda_shadow import Shadow, ShadowRows
 from gemma_thor_ros.models.gemma4 import Decoder, LayerTap
 from gemma_thor_ros.models.kv_cache import KVCache
 from gemma_thor_ros.models.workspace import device_activations, first_rows
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.attention_decode import AttentionScratch, max_chunks
-from gemma_thor_ros.ops.cuda_table import MAX_ROWS, CudaOps, CudaPlace
+from gemma_thor_ros.ops.cuda_table import MAX_ROWS, CudaOps, CudaPlace, KvScales
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.graphs import Graphs
 from gemma_thor_ros.ops.kv_append import rope_turns
@@ -116,6 +117,17 @@ class CudaGemma4(Decoder):
         self._cache: KVCache | None = None
         self._ahead: _Sent | None = None
         self._fed: Int32 = np.empty(0, np.int32)     # input tokens of that step
+        self._shadow: Shadow | None = None
+
+    def attach(self, shadow: Shadow | None) -> None:
+        """Let something run behind every pass from now on; a new cache has to be made then."""
+        self._shadow = shadow
+        self._cache = self._inputs = self._ahead = None
+
+    def kv_scales(self, layer: int) -> KvScales:
+        """What a layer's K and V are multiplied by, for whoever reads its pages."""
+        scales: KvScales = self._layers[layer].kv_scales
+        return scales
 
     @property
     def vocab_size(self) -> int:
@@ -163,12 +175,13 @@ class CudaGemma4(Decoder):
         return logits
 
     def choose(self, batch: Batch, kv_cache: KVCache, rows: Sequence[SampleRow], *,
-               run_ahead: bool = False, logits_of: Collection[int] = ()) -> StepTokens:
+               run_ahead: bool = False, logits_of: Collection[int] = (),
+               draft_ahead: bool = False) -> StepTokens:
         """Run a step and choose a token for each of the batch's logit rows.
 
         rows: what the sampler needs, one for each logit row; logits_of: logit rows whose logits
         are wanted too. run_ahead allows the next step of these sequences to start early: not while
-        requests wait.
+        requests wait. draft_ahead: their next drafts start early.
         """
         result = StepTokens(np.empty(batch.logit_rows.size, np.int32), {})
         passes = cut_passes(batch, self.prompt_rows)
@@ -185,6 +198,8 @@ class CudaGemma4(Decoder):
                 return result
             if run_ahead and len(passes) == 1 and not logits_of:
                 self._send_ahead(sent, kv_cache)
+            elif draft_ahead and len(passes) == 1:
+                self._draft_ahead(sent, kv_cache)
             found = sent.tokens()
             result.tokens[sent.wanted] = found
             self._fed = found
@@ -304,8 +319,18 @@ class CudaGemma4(Decoder):
                                   self._scratch[kind], window, key.max_rows, key.prompt)
                   for kind, window in ((SLIDING, self.config.sliding.window), (FULL, None))}
         step = StepRows(token_ids, 0 if key.prompt else key.num_rows, sequences, places)
-        self.run_layers(self.ops, first_rows(self._act, key.num_rows), step, kv_cache,
-                        after_layer)
+        act, shadow = first_rows(self._act, key.num_rows), self._shadow
+
+        def layer_done(layer: int) -> None:
+            if shadow is not None and layer in shadow.layers:
+                shadow.tap(layer, act.residual)
+            if after_layer is not None:
+                after_layer(layer)
+
+        self.run_layers(self.ops, act, step, kv_cache, layer_done)
+        if shadow is not None:
+            shadow.keep(act.normed, ShadowRows(sequences, positions, {
+                kind: place.page_table for kind, place in places.items()}, key.prompt))
 
     def _head(self, low: int, high: int, first: int = 0) -> None:
         """Logits of rows low .. high - 1 of the pass, in rows low - first .. of self._logits."""
@@ -338,6 +363,17 @@ class CudaGemma4(Decoder):
         self._sampler.launch(self._logits, chosen)
         self._ahead = self._sent(following, settings, chosen, range(count))
         self.num_ahead += 1
+
+    def _draft_ahead(self, sent: _Sent, kv_cache: KVCache) -> None:
+        """Enqueue the drafts behind a pass of generated rows that all choose a token."""
+        step = sent.step
+        if self._shadow is None or step.role is not Role.DECODE or (
+                len(sent.rows) != step.num_rows):
+            return
+        assert self._inputs is not None
+        rows = np.cumsum([0, *(piece.num_rows for piece in step.pieces[:-1])])
+        self._shadow.ahead(step, [sent.rows[row] for row in rows], self._inputs,
+                           self._sampler.tokens, kv_cache)
 
     def _take_ahead(self, passes: list[Pass], batch: Batch,
                     rows: Sequence[SampleRow]) -> _Sent | None:

@@ -36,6 +36,7 @@ from gemma_thor_ros.ops.table import Router
 
 Arrays = Sequence[Any]
 Zeros = Callable[[tuple[int, ...] | int, npt.DTypeLike], Any]
+_NO_CAP = 1e6                            # cap tanh(x / cap) of a logit is the logit in float32
 MAX_ROWS = 16                            # generated rows of one pass: what their kernels take
 
 
@@ -182,7 +183,13 @@ class CudaOps:
 
     def head(self, logits: Any, x: Any, table: CudaTable, softcap: float) -> None:
         """logits (R, V) f32 from normed rows x (R, H)."""
-        if table.head is not None:
-            head_nvfp4.head_nvfp4(logits, x, table.head, softcap, self.stream)
-        else:
-            gemm_bf16.head_bf16(logits, x, table.rows, softcap, self.stream)
+        head(logits, x, table, softcap, self.stream)
+
+
+def head(logits: Any, x: Any, table: CudaTable, softcap: float | None, stream: Any) -> None:
+    """Enqueue logits (R, V) f32 from normed rows x (R, H), in NVFP4 where the table has that."""
+    cap = softcap or _NO_CAP
+    if table.head is not None:
+        head_nvfp4.head_nvfp4(logits, x, table.head, cap, stream)
+    else:
+        gemm_bf16.head_bf16(logits, x, table.rows, cap, stream)

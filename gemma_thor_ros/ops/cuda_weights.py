@@ -171,8 +171,8 @@ class DeviceLoader:
                                              for part in parts))
         found = [_bf16_bits(part) for part in parts]
         if device.is_here(found[0]):
-            assert len(found) == 1
-            return found[0]
+            with self._stream:
+                return found[0] if len(found) == 1 else device.cupy().concatenate(found)
         with self._stream:
             target = self._copied(found, (sum(bits.shape[0] for bits in found),
                                           found[0].shape[1]))

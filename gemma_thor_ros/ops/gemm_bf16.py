@@ -1,13 +1,13 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""y = x W^T for few rows with W in bf16 (drafters, bf16 checkpoints), and the bf16 head.
+"""y = x W^T for few rows with W in bf16 (drafters, bf16 checkpoints), gated MLPs, the bf16 head.
 
 The weight lies as the checkpoint stores it, so the tied table also serves the embedding.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from gemma_thor_ros.ops.linear import StoredWeight, values
 from gemma_thor_ros.ops.rounding import Array, Rounding, stored
 from gemma_thor_ros.ops.shapes import check
 
+Gate = Literal['none', 'gelu', 'silu']
+_GATES: tuple[Gate, ...] = ('none', 'gelu', 'silu')
 _PREFETCH = 2                            # tiles in flight of a warp: 16 registers each
+_FEW_TILES = 4                           # of a warp; longer loops need more registers, so that
+_LONG_WARPS = 8                          # two blocks fit on a multiprocessor with so many warps
 
 
 def gemm_bf16_ref(out: Array, x: Array, weight: StoredWeight, *, softcap: float | None = None,
@@ -43,6 +47,16 @@ def gemm_bf16(out: Any, x: Any, weight: Any, stream: Any) -> None:
     _launch(out, x, weight, sizes['T'], sizes['N'], sizes['M'], None, stream)
 
 
+def gated_bf16(out: Any, x: Any, weight: Any, gate: Gate, stream: Any) -> None:
+    """Enqueue out (T, I) bf16 = gate(x G^T) * (x U^T); weight (2 I, M) bf16 is G above U.
+
+    The twins are gemm_bf16_ref and then geglu_ref or swiglu_ref.
+    """
+    sizes = check('gated_bf16', out=out, x=x, weight=weight)
+    assert sizes['2I'] == 2 * sizes['I'] and sizes['I'] % 8 == 0, sizes
+    _launch(out, x, weight, sizes['T'], sizes['I'], sizes['M'], None, stream, gate)
+
+
 def head_bf16(logits: Any, x: Any, weight: Any, softcap: float, stream: Any) -> None:
     """Enqueue logits (R, V) f32 = cap tanh(x W^T / cap) with the tied table in bf16."""
     sizes = check('head_bf16', logits=logits, x=x, weight=weight)
@@ -50,22 +64,29 @@ def head_bf16(logits: Any, x: Any, weight: Any, softcap: float, stream: Any) -> 
 
 
 def _launch(out: Any, x: Any, weight: Any, num_tokens: int, num_outputs: int, columns: int,
-            softcap: float | None, stream: Any) -> None:
-    kernel = device.compiled(spec(columns, num_tokens, softcap is not None))
+            softcap: float | None, stream: Any, gate: Gate = 'none') -> None:
+    kernel = device.compiled(spec(columns, num_tokens, softcap is not None, gate))
     constants = dict(kernel.spec.defines)
-    grid = (-(-num_outputs // TILE_ROWS), -(-num_tokens // ROWS_PER_LAUNCH_TILE))
+    rows = TILE_ROWS if gate == 'none' else TILE_ROWS // 2
+    grid = (-(-num_outputs // rows), -(-num_tokens // ROWS_PER_LAUNCH_TILE))
     device.launch(kernel, grid, constants['K_WARPS'] * 32,
                   (out, x, weight, num_tokens, num_outputs, float(softcap or 1.0)), stream)
 
 
-def spec(columns: int, num_tokens: int, softcap: bool, **override: int) -> KernelSpec:
+def spec(columns: int, num_tokens: int, softcap: bool, gate: Gate = 'none',
+         **override: int) -> KernelSpec:
     """What is compiled for M columns and a number of rows."""
     assert columns % 8 == 0, columns
     warps, tiles = cut(columns)
+    if tiles > _FEW_TILES:
+        warps, tiles = _LONG_WARPS, -(-columns // (TILE_COLUMNS * _LONG_WARPS))
+    blocks = blocks_of(num_tokens)
+    # one of two blocks reads weights while the other adds its results, where nothing spills
+    resident = 2 if tiles > _FEW_TILES or (blocks == 2 and tiles != 3) else 1
     constants = {
         'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps,
-        'WARP_TILES': tiles, 'PREFETCH': min(tiles, _PREFETCH), 'BLOCKS': blocks_of(num_tokens),
-        'SOFTCAP': int(softcap), 'MIN_BLOCKS': 1, **override}
+        'WARP_TILES': tiles, 'PREFETCH': min(tiles, _PREFETCH), 'BLOCKS': blocks,
+        'SOFTCAP': int(softcap), 'GATED': _GATES.index(gate), 'MIN_BLOCKS': resident, **override}
     return KernelSpec.of('gemm_bf16', **constants)
 
 

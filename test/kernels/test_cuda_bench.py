@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_device import any_stream
+from draft_rig import RAW, draft_weights
+from host_device import HostStream, any_stream
 from test_cuda_model import Rig
 
-from gemma_thor_ros.cli import bench, bench_device
+from gemma_thor_ros import load_drafter
+from gemma_thor_ros.cli import bench, bench_device, bench_draft
 from gemma_thor_ros.cli.bench_device import Bench
 from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.cli.main import main
@@ -60,6 +62,31 @@ def test_verify(full: None, tiny: Bench) -> None:
     bench_device.verify(tiny, (4,), (), 20, 'bf16')
     record, = tiny.records.records
     assert record['metric'] == 'verify_ms' and record['context']['distinct_experts'] >= 2
+
+
+def test_drafts(tiny: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind: a pass as a call and alone, and rounds whose drafts start behind the verify."""
+    monkeypatch.setattr(bench_draft, '_RUNS', 1)
+    monkeypatch.setattr(bench_draft, '_WARM', 1)
+    if isinstance(tiny.model.stream, HostStream):    # what the device makes and times
+        raw: Any = {id(raw_): draft_weights(raw_) for raw_ in RAW.values()}
+        monkeypatch.setattr(bench_draft, 'RandomWeights', lambda shapes: next(
+            found for found in raw.values() if found.keys() == shapes.keys()))
+        monkeypatch.setattr(bench_draft, 'Settled', lambda weights: weights)
+        monkeypatch.setattr(bench_draft, 'compile_specs', lambda *_: 0)
+        monkeypatch.setattr(bench_draft, 'device_drafter', lambda *args, **named: (
+            load_drafter.device_drafter(*args, **{**named, 'quantize_head': None})))
+        monkeypatch.setattr(bench_draft, 'times_us', lambda stream, work: [work() or 1.0])
+        monkeypatch.setattr(bench_draft, 'node_times', lambda stream, work: [work()] * 0)
+    bench_draft.measure(tiny, RAW, (4,), (), 20, 'bf16')
+    records = {(record['metric'], record['context']['drafter'], record['context']['path']): record
+               for record in tiny.records.records}
+    assert records.keys() == {(metric, kind, path) for kind in RAW for metric, path in (
+        ('draft_ms', 'call'), ('draft_ms', 'graph'), ('drafted_verify_ms', 'model'),
+        ('round_ms', 'model'))}
+    for kind in RAW:
+        context = records['round_ms', kind, 'model']['context']
+        assert context['ahead_used'] == '2 of 2' and context['distinct_experts'] >= 2
 
 
 def test_a_part_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch,

@@ -1,0 +1,182 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The static arrays of a draft pass on a CUDA device: what it starts from, and what it chooses.
+
+Written by the host before the pass, or by draft_accept from a verify step's tokens. Knows no
+draft model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma_thor_ros.models.batch import Int32
+from gemma_thor_ros.models.config import FULL, SLIDING
+from gemma_thor_ros.models.drafter import DraftSpan
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.draft_pick import PARTS, RecordLayout, draft_confidence
+from gemma_thor_ros.ops.sample import (
+    POSITION_BYTE,
+    RECORD_BYTES,
+    Needs,
+    SampleRow,
+    SampleSettings,
+    pack_rows,
+    sample,
+    scratch_sizes,
+)
+from gemma_thor_ros.ops.staging import StepBuffer
+
+AT_ONCE = 4                              # sequences of one pass
+_LIST_ENTRIES = 1 << 14                  # of all settings' lists; longer ones are left out
+_ANY_ROW = SampleRow(SampleSettings(temperature=0.0), 0)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sequence stands: its newest token lies between two positions, often the same.
+
+    token_id -1 and unequal positions: only the device knows yet.
+    """
+
+    token_id: int
+    position: int
+    last_position: int
+    sliding_pages: Int32
+    full_pages: Int32
+
+    def is_of(self, span: DraftSpan) -> bool:
+        """Whether a span is of the same sequence: it has the same pages."""
+        return (np.array_equal(self.full_pages, span.full_pages)
+                and np.array_equal(self.sliding_pages, span.sliding_pages))
+
+
+class DraftInputs:
+    """Up to AT_ONCE sequences: ids, positions, the spans of their last keys, page tables."""
+
+    def __init__(self, ids_stride: int, mask_token_id: int, page_size: int, max_pages: int,
+                 window: int, buffer: StepBuffer) -> None:
+        """ids_stride: ids of a sequence, the newest token and masks behind it."""
+        self.ids_stride = ids_stride
+        self._mask = mask_token_id
+        self._page_size = page_size
+        self._window = window
+        self._buffer = buffer
+        num_ids = AT_ONCE * ids_stride
+        self._control = device.zeros(num_ids + 5 * AT_ONCE, np.int32)     # sent in one copy
+        self.ids = self._control[:num_ids]
+        self.starts = self._control[num_ids:num_ids + AT_ONCE]
+        self.spans = self._control[num_ids + AT_ONCE:].reshape(AT_ONCE, 4)
+        self.tables = {kind: device.zeros((AT_ONCE, max_pages), np.int32)
+                       for kind in (SLIDING, FULL)}
+        self._mirror = {kind: np.full((AT_ONCE, max_pages), -1, np.int32)
+                        for kind in (SLIDING, FULL)}
+
+    def send(self, places: Sequence[Place], num_sequences: int) -> None:
+        """Enqueue the copies for a pass; call between the buffer's begin and end."""
+        control = np.zeros(self._control.size, np.int32)
+        ids = control[:AT_ONCE * self.ids_stride].reshape(AT_ONCE, -1)
+        ids[:, 0] = -1
+        ids[:, 1:] = self._mask
+        starts = control[ids.size:ids.size + AT_ONCE]
+        spans = control[ids.size + AT_ONCE:].reshape(AT_ONCE, 4)
+        for index, place in enumerate(places):
+            ids[index, 0] = place.token_id
+            starts[index] = place.position
+            spans[index] = index, 1, place.position - 1, 0
+            # pages of the keys before the newest token
+            high = (place.last_position - 1) // self._page_size + 1
+            low = max(0, place.position - self._window) // self._page_size
+            self._send_table(SLIDING, index, place.sliding_pages, low, high)
+            self._send_table(FULL, index, place.full_pages, 0, high)
+        self._buffer.send(self._control, control)
+
+    def _send_table(self, kind: str, index: int, pages: Int32, low: int, high: int) -> None:
+        assert high <= pages.size and (low == high or pages[low:high].min() >= 0), (low, high)
+        mirror = self._mirror[kind][index]
+        if not np.array_equal(mirror[low:high], pages[low:high]):
+            mirror[low:high] = pages[low:high]
+            self._buffer.send(self.tables[kind][index, low:high], mirror[low:high])
+
+
+class DraftPicks:
+    """The choices of a pass, by the target's own sampler, and the drafter's confidence in them.
+
+    `out` holds all that the host reads: tokens (R,), confidences (R,), and newest (B, 2).
+    """
+
+    def __init__(self, num_rows: int, vocab_size: int, stream: Any, buffer: StepBuffer) -> None:
+        self._vocab_size = vocab_size
+        self._stream = stream
+        self._buffer = buffer
+        self._num_rows = num_rows
+        self.out = device.zeros(2 * num_rows + 2 * AT_ONCE, np.int32)
+        self.tokens = self.out[:num_rows]
+        self.newest = self.out[2 * num_rows:].reshape(AT_ONCE, 2)
+        self._confidence = self.out[num_rows:2 * num_rows].view(np.float32)
+        self.records = device.zeros((num_rows, RECORD_BYTES), np.uint8)
+        self._ids = device.zeros(_LIST_ENTRIES, np.int32)
+        self._values = device.zeros(_LIST_ENTRIES, np.float32)
+        self._masks = device.zeros((1, -(-vocab_size // 32)), np.uint32)
+        self._shares = device.zeros((num_rows, PARTS), np.float32)
+        self._scratch = tuple(device.zeros(size, dtype) for size, dtype in zip(
+            scratch_sizes(num_rows, vocab_size), (np.uint32, np.uint64, np.uint64), strict=True))
+        self._sent_ids: Int32 = np.empty(0, np.int32)
+        self._sent_values: npt.NDArray[np.float32] = np.empty(0, np.float32)
+
+    def send(self, firsts: Sequence[SampleRow], positions: Sequence[int], num_sequences: int,
+             layout: RecordLayout) -> Needs:
+        """Enqueue the settings of all choices; firsts and positions by sequence.
+
+        Call between the buffer's begin and end.
+        """
+        rows = [replace(first, allowed=None) for first in firsts]
+        rows += [_ANY_ROW] * (num_sequences - len(rows))
+        packed = pack_rows(rows, self._vocab_size)
+        if packed.ids.size > _LIST_ENTRIES:          # drafts are guesses: without lists then
+            rows = [SampleRow(row.settings, row.position) for row in rows]
+            rows = [replace(row, settings=replace(
+                row.settings, bias_ids=_ANY_ROW.settings.bias_ids,
+                bias_values=_ANY_ROW.settings.bias_values)) for row in rows]
+            packed = pack_rows(rows, self._vocab_size)
+        sequence, step = np.indices((num_sequences, layout.num_steps)).reshape(2, -1)
+        places = sequence * layout.row_stride + step * layout.step_stride
+        at = np.zeros(num_sequences, np.int32)
+        at[:len(positions)] = positions
+        records = np.zeros((places.size, RECORD_BYTES), np.uint8)
+        records[places] = packed.records[sequence]
+        taken = np.zeros(places.size, np.int32)
+        taken[places] = at[sequence] + layout.offset + step
+        records[:, POSITION_BYTE:POSITION_BYTE + 4] = taken.view(np.uint8).reshape(-1, 4)
+        self._buffer.send(self.records[:places.size], records)
+        count = packed.ids.size
+        if not (np.array_equal(packed.ids, self._sent_ids)
+                and np.array_equal(packed.values, self._sent_values)):
+            self._buffer.send(self._ids[:count], packed.ids)
+            self._buffer.send(self._values[:count], packed.values)
+            self._sent_ids, self._sent_values = packed.ids, packed.values
+        return packed.needs
+
+    def choose(self, needs: Needs, logits: Any, low: int) -> Any:
+        """Enqueue the choices low .. low + R - 1 from logits (R, V) f32; their tokens (R,)."""
+        rows = slice(low, low + logits.shape[0])
+        tokens, records = self.tokens[rows], self.records[rows]
+        sample(tokens, logits, (records, self._ids, self._values, self._masks), self._scratch,
+               self._stream, needs)
+        draft_confidence(self._confidence[rows], self._shares[rows], logits, tokens, records,
+                         self._stream)
+        return tokens
+
+    def read(self, out: Int32) -> tuple[Int32, npt.NDArray[np.float32]]:
+        """Tokens and confidences (R,) in the host's copy of `out`."""
+        size = self._num_rows
+        return out[:size], out[size:2 * size].view(np.float32)
+
+    def read_newest(self, out: Int32) -> Int32:
+        """(B, 2): the newest tokens and their positions."""
+        return out[2 * self._num_rows:].reshape(AT_ONCE, 2)

@@ -1,0 +1,119 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels that a drafter needs beside its target's, with their constants.
+
+For whoever compiles them ahead: the loader, the tests and the record of all architectures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from gemma_thor_ros.ops import (
+    attention_decode,
+    draft_attention,
+    draft_context,
+    draft_heads,
+    draft_pick,
+    draft_rows,
+    embed,
+    gemm_bf16,
+    head_nvfp4,
+    rms_norm,
+)
+from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.row_specs import ROWS, Geometry
+
+_PICKS = ('draft_accept', 'draft_confidence', 'draft_confidence_sum')
+
+
+class Block(Protocol):
+    """What decides a DFlash drafter's kernels, as models/draft_config.DFlashConfig has it."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def num_key_value_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def layer_types(self) -> tuple[str, ...]: ...
+    @property
+    def sliding_window(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def target_layer_ids(self) -> tuple[int, ...]: ...
+    @property
+    def causal_layers(self) -> tuple[bool, ...]: ...
+
+
+def dflash_specs(config: Block, page_size: int,
+                 rows: Iterable[int] = ROWS) -> list[KernelSpec]:
+    """Every spec of a DFlash drafter but those of its target's head, each once."""
+    hidden, heads, kv_heads, dim = (config.hidden_size, config.num_attention_heads,
+                                    config.num_key_value_heads, config.head_dim)
+    specs = [draft_pick.spec(entry) for entry in _PICKS]
+    specs += [
+        draft_rows.spec('draft_tap', hidden),
+        draft_rows.spec('draft_add_norm', hidden, mode='add'),
+        draft_rows.spec('draft_add_norm', hidden, mode='leave'), embed.spec(hidden),
+        rms_norm.spec('rms_norm', hidden, outputs=1),
+        draft_context.spec(dim, dim // 2, kv_heads, page_size),
+        draft_heads.spec(dim, heads, kv_heads, heads + 2 * kv_heads, dim // 2)]
+    for count in rows:
+        specs += [gemm_bf16.spec(columns, count, False) for columns in (
+            hidden, heads * dim, config.intermediate_size,
+            len(config.target_layer_ids) * hidden)]
+    specs.append(gemm_bf16.spec(hidden, 16, False, 'silu'))
+    for kind, causal in zip(config.layer_types, config.causal_layers, strict=True):
+        window = config.sliding_window if kind.startswith('sliding') else None
+        specs += [draft_attention.spec(entry, dim, kv_heads, heads // kv_heads,
+                                       config.block_size, page_size, window, causal)
+                  for entry in ('draft_attention', 'draft_attention_combine')]
+    return list(dict.fromkeys(specs))
+
+
+class Assistant(Protocol):
+    """What decides an assistant's kernels, as models/draft_config.MtpConfig has it."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def backbone_hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def layer_types(self) -> tuple[str, ...]: ...
+    def geometry(self, kind: str) -> Geometry: ...
+
+
+def mtp_specs(config: Assistant, windows: dict[str, int | None], page_size: int, fp8: bool,
+              shared_limit: int, hardware: bool) -> list[KernelSpec]:
+    """Every spec of an assistant, each once. windows: the target's, by layer type."""
+    hidden, backbone = config.hidden_size, config.backbone_hidden_size
+    specs = [draft_pick.spec(entry) for entry in _PICKS]
+    specs += [
+        draft_rows.spec('draft_keep', backbone, page_size=page_size),
+        draft_rows.spec('draft_join', backbone, page_size=page_size, from_pages=True),
+        draft_rows.spec('draft_join', backbone), draft_rows.spec('draft_add_norm', hidden),
+        rms_norm.spec('rms_norm_add', hidden, outputs=1),
+        gemm_bf16.spec(hidden, 1, False, 'gelu'), gemm_bf16.spec(hidden, 1, True),
+        head_nvfp4.spec(hidden, 1, shared_limit, hardware)]
+    columns = {2 * backbone, hidden, config.intermediate_size}
+    for kind in sorted(set(config.layer_types)):
+        shape = config.geometry(kind)
+        columns.add(shape.num_q_heads * shape.head_dim)
+        specs.append(draft_heads.spec(shape.head_dim, shape.num_q_heads, 0, shape.num_q_heads,
+                                      shape.num_rotary_pairs))
+        specs += [attention_decode.spec(entry, shape.head_dim,
+                                        shape.num_q_heads // shape.num_kv_heads,
+                                        shape.num_kv_heads, page_size, windows[kind], fp8, 1)
+                  for entry in ('attention_decode', 'attention_decode_combine')]
+    specs += [gemm_bf16.spec(size, 1, False) for size in sorted(columns)]
+    return list(dict.fromkeys(specs))
