@@ -318,9 +318,6 @@ def make_model(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         model = Gemma4(config, checkpoint.text_weights(), dtype=np.float32, kv_dtype='float32',
                        decode_threads=1, prefill_threads=1)
         return model, {'model': 'demo', 'format': 'nvfp4 as float32', 'threads': 1}
-    reason = device.find()
-    if reason:
-        raise SystemExit(f'serving.py needs a CUDA device, but {reason}')
     compile_ahead(ModelConfig.from_dict(preset_config(options.model)), bench_device.PAGE_SIZE,
                   'fp8', os.cpu_count() or 1, lambda share: None)
     cuda = random_model(options.model, 'fp8', bench.LONGEST, options.layers)
@@ -360,6 +357,9 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parse(words)
     end = time.monotonic() + options.seconds
     cpu = options.device == 'cpu'
+    reason = '' if cpu else device.find()
+    if reason:
+        raise SystemExit(f'serving.py needs a CUDA device, but {reason}')
     card = {'card': 'CPU', 'processor': platform.processor() or platform.machine()} if cpu else {
         'card': device.info().name, 'driver': driver_version()}
     records = Records(options.out / 'receipt-serving.json', **card, commit=options.commit,
