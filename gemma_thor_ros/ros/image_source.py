@@ -152,12 +152,13 @@ class ImageSource:
 
     def _check_model(self, pictures: list[Picture], where: str) -> None:
         info: ModelInfo = self._chat().model_info()
-        if not info.facts.get('vision'):
+        refusal = info.vision.refusal
+        if refusal is not None:
             sizes = ', '.join(f'{p.width} x {p.height}' for p in pictures)
             raise RequestError(
                 ErrorCode.UNSUPPORTED,
-                f'{where} has images ({sizes} pixels): the model {info.name} takes text only',
-                where)
+                f'{where} has images ({sizes} pixels): the model {info.name} takes text only'
+                + (f' ({refusal})' if refusal else ''), where)
 
 
 def _invalid(message: str, param: str) -> RequestError:
