@@ -4,7 +4,8 @@
 #
 # Run a command where no other robot can hear it and it can hear none: discovery on this host
 # alone, a domain of its own, logs in a temporary folder, and, where the kernel allows it, a
-# network namespace with nothing but the loopback interface.
+# network namespace with nothing but the loopback interface and a /dev/shm of its own: DDS names
+# its segments there by port, so that two runs on one domain would meet in it.
 #
 #   scripts/ros_sandbox.sh COMMAND [ARGUMENT ...]
 set -euo pipefail
@@ -30,9 +31,11 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
 }
 
 namespace=()
-for options in '-n' '-rn'; do
-  if unshare "$options" -- bash -c "$(loopback_up)" 2>/dev/null; then
-    namespace=(unshare "$options" -- bash -c "$(loopback_up); exec \"\$@\"" _)
+for options in -nm -rnm -n -rn; do
+  prepare=$(loopback_up)
+  [[ $options != *m ]] || prepare+=' && mount -t tmpfs tmpfs /dev/shm'
+  if unshare "$options" -- bash -c "$prepare" 2>/dev/null; then
+    namespace=(unshare "$options" -- bash -c "$prepare; exec \"\$@\"" _)
     break
   fi
 done

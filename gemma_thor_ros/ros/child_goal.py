@@ -24,6 +24,10 @@ MAX_CANCEL_PERIOD_S = 5.0
 # A server that has not answered by then holds no place any more (DDS forgets a killed one after
 # 20 s); should the acknowledgement still come, it is cancelled all the same.
 MAX_SILENCE_S = 30.0
+SERVER_CHECK_S = 0.2
+# A server that has been off the graph and silent for so long is gone. DDS misses one that leaves
+# in good order at once, one that was killed after 20 s.
+SERVER_GONE_S = 1.0
 
 _ENDS = {GoalStatus.STATUS_SUCCEEDED: 'succeeded', GoalStatus.STATUS_ABORTED: 'aborted',
          GoalStatus.STATUS_CANCELED: 'canceled'}
@@ -108,6 +112,8 @@ class ChildGoal:
         self._acknowledged_at: float | None = None
         self._terminated = False         # the server says that the goal has ended
         self._last_feedback = -1e9
+        self._server_seen_at = 0.0
+        self._server_check_at = 0.0
 
     def tick(self, now: float) -> None:
         """Do what time asks for."""
@@ -131,6 +137,8 @@ class ChildGoal:
                 self._feedback('timeout', b'')
                 self.cancel('timeout_canceled',
                             f'not finished within {self.order.timeout:g} s')
+            elif now >= self._server_check_at:
+                self._check_server(now)
         else:
             self._watch_cancel(now)
 
@@ -183,7 +191,7 @@ class ChildGoal:
             self._finish('rejected', 'the server rejected the goal')
             return
         self._handle = handle
-        self._accepted_at = self._clock()
+        self._accepted_at = self._server_seen_at = self._clock()
         self.status = 'executing'
         handle.get_result_async().add_done_callback(self._on_result)
         if self._cancel_status:
@@ -194,8 +202,23 @@ class ChildGoal:
         else:
             self._feedback('accepted', b'')
 
+    def _check_server(self, now: float) -> None:
+        """Give up a running goal whose server has left the graph."""
+        self._server_check_at = now + SERVER_CHECK_S
+        another = self._server_is_another()
+        if self._client.server_is_ready() and not another:
+            self._server_seen_at = now
+        if now - max(self._server_seen_at, self._last_feedback) < SERVER_GONE_S:
+            return
+        self._want_cancel('unknown', 'the server left the graph in the middle of the goal')
+        if another and self._client.server_is_ready():
+            self._finish(self._cancel_status, self._cancel_reason)
+            return
+        self._escalate('it can not be asked to cancel')
+        self._send_cancel(now)           # again and again, until a server answers
+
     def _server_is_another(self) -> bool:
-        """Whether the server that got the goal has left the graph, and another has its name."""
+        """Whether the server that got the goal has left the graph; another may have its name."""
         return bool(self._server_gids) and not self._server_gids & self._servers()
 
     def _on_feedback(self, message: Any) -> None:

@@ -3,8 +3,9 @@
 """Two executors for one node, so that work that blocks never holds up what must answer at once.
 
 rclpy gives a node to one executor. Here the node's callback groups are dealt out: groups listed as
-`control` (lifecycle services, action goals and cancels, parameters) run in a thread of their own,
-all others in a pool, where a callback may block for as long as a request runs.
+`control` (lifecycle services, action goals and cancels, parameters) run in a thread of their own;
+the others in a second one, except for those that may block for as long as a request runs: these
+have a pool of threads. So neither a cancel nor a stop ever queues behind requests.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from rclpy.action import ActionServer
 from rclpy.callback_groups import CallbackGroup
 from rclpy.context import Context
 from rclpy.executors import (
     Executor,
     ExternalShutdownException,
-    MultiThreadedExecutor,
     ShutdownException,
     SingleThreadedExecutor,
+    TimeoutException,
 )
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.task import Task
 
 _log = logging.getLogger(__name__)
 
@@ -52,19 +56,68 @@ class _ControlExecutor(SingleThreadedExecutor):
         return entity.callback_group in self._groups and super().can_execute(entity)
 
 
-class _DataExecutor(MultiThreadedExecutor):
-    """Runs everything else of the node."""
+class _DataExecutor(SingleThreadedExecutor):
+    """Runs everything else: short callbacks in the thread that spins, what may block in a pool.
 
-    def __init__(self, groups: Collection[CallbackGroup], threads: int, context: Context) -> None:
-        super().__init__(threads, context=context)
-        self._foreign = groups
+    rclpy's MultiThreadedExecutor offers a callback that no thread has begun yet again with every
+    turn of its loop, and each offer starts a thread: under load the pool fills to its limit,
+    however few callbacks run. Here each is handed over once.
+    """
+
+    def __init__(
+        self,
+        foreign: Collection[CallbackGroup],
+        blocking: Collection[CallbackGroup],
+        threads: int,
+        context: Context,
+    ) -> None:
+        super().__init__(context=context)
+        self._foreign = foreign
+        self._blocking = blocking
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix='ros-request')
 
     def can_execute(self, entity: Any) -> bool:
         return entity.callback_group not in self._foreign and super().can_execute(entity)
 
-    def shutdown(self, timeout_sec: float | None = None, **_: Any) -> bool:
-        # The pool is left to end by itself: its shutdown would wait for callbacks without a limit.
-        return Executor.shutdown(self, timeout_sec)
+    def create_task(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> Task[Any]:
+        # The goals of action servers come this way, and answers to clients; only goals may block.
+        if getattr(callback, '__func__', None) is not ActionServer._execute_goal:
+            return super().create_task(callback, *args, **kwargs)
+        task: Task[Any] = Task(callback, args, kwargs, executor=self)
+        self._pool.submit(self._run_in_pool, task)
+        return task
+
+    def spin_once(self, timeout_sec: float | None = None) -> None:
+        try:
+            task, entity, _ = self.wait_for_ready_callbacks(timeout_sec)
+        except TimeoutException:
+            return
+        if entity is None or entity.callback_group not in self._blocking:
+            _run(task)
+            return
+        # Later versions of rclpy (10 on) have no such list, and offer a callback once.
+        if hasattr(self, '_tasks'):
+            with self._tasks_lock:
+                self._tasks = [item for item in self._tasks if item[0] is not task]
+        self._pool.submit(self._run_in_pool, task)
+
+    def shutdown(self, timeout_sec: float | None = None) -> bool:
+        # Callbacks that run are left to end by themselves: to wait for them has no limit.
+        self._pool.shutdown(wait=False)
+        return super().shutdown(timeout_sec)
+
+    def _run_in_pool(self, task: Task[Any]) -> None:
+        if self._is_shutdown:
+            task.cancel()  # it waited for a thread until the end
+        else:
+            _run(task)
+
+
+def _run(task: Task[Any]) -> None:
+    """Run a callback; whatever it raises must not end all others."""
+    task()
+    if task.done() and (error := task.exception()) is not None:
+        _log.error('callback failed:\n%s', ''.join(traceback.format_exception(error)))
 
 
 class NodeExecutors:
@@ -74,15 +127,21 @@ class NodeExecutors:
 
     Args:
         node: the node; it is added to the data executor.
-        control_groups: its callback groups that never block.
-        data_threads: callbacks that may block at the same time.
+        control_groups: its callback groups that never block, and wait for nothing else.
+        blocking_groups: those whose callbacks may block, as the goals of its action servers may.
+        threads: how many of these callbacks may run at the same time; the others wait. Threads
+            are started when they are needed, and kept.
     """
 
     def __init__(
-        self, node: Node, control_groups: Collection[CallbackGroup], data_threads: int
+        self,
+        node: Node,
+        control_groups: Collection[CallbackGroup],
+        blocking_groups: Collection[CallbackGroup],
+        threads: int,
     ) -> None:
         groups = frozenset(control_groups)
-        self._data = _DataExecutor(groups, data_threads, node.context)
+        self._data = _DataExecutor(groups, frozenset(blocking_groups), threads, node.context)
         self._control = _ControlExecutor(node, groups, node.context)
         self._data.add_node(node)
         self._stopping = threading.Event()

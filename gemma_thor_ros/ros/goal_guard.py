@@ -36,6 +36,7 @@ from gemma_thor_ros.ros.child_goal import ChildEnd, ChildGoal, Limits, Order
 from gemma_thor_ros.ros.child_topic import Stream, TopicChild
 from gemma_thor_ros.ros.guard_parameters import GuardParameters, declare_parameters
 from gemma_thor_ros.ros.interfaces import InterfaceError, load_type
+from gemma_thor_ros.ros.machine import run_ahead, runs_ahead
 from gemma_thor_ros.ros.spinning import Spinner, run_node
 from gemma_thor_ros.ros.stop_latch import LatchFile, Stops
 from gemma_thor_ros.ros.targets import forbidden_target
@@ -118,6 +119,9 @@ class GoalGuard(Node):
         self._forbidden = [*self._stop_topics, inhibit]
         if not self._stop_topics:
             self.get_logger().warning('no stop topic is configured (parameter stop_topics)')
+        if not runs_ahead():
+            self.get_logger().warning('this user may not raise priorities: on a busy machine a '
+                                      'stop may be late (docs/safety.md)')
         self._tick()
 
     @property
@@ -383,6 +387,7 @@ def _seconds(duration: Any) -> float:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the guard until SIGINT or SIGTERM; cancels what it holds; exit code 0."""
+    run_ahead()                      # before rclpy starts threads, which inherit it
     return run_node(GoalGuard, args, _end)
 
 

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NODE_NAME = 'llm_node'
-# Each request that is under way occupies a thread of the pool; what is left answers refusals.
-DATA_THREADS = 256
-MAX_REQUESTS = DATA_THREADS - 8
+# Each request that is under way occupies a thread; what is left answers refusals.
+REQUEST_THREADS = 256
+MAX_REQUESTS = REQUEST_THREADS - 8
 WATCH_S = 0.2  # how soon a failed engine is noticed
 TOOL_EVENTS_QOS = QoSProfile(depth=100)
 REQUESTS_QOS = QoSProfile(depth=100)
@@ -173,7 +173,9 @@ class LlmNode(LifecycleNode):
             PROMPT_QOS,
             callback_group=control,
         )
-        self._executors = NodeExecutors(self, (self.default_callback_group, control), DATA_THREADS)
+        self._executors = NodeExecutors(
+            self, (self.default_callback_group, control), (data,), REQUEST_THREADS
+        )
         for sentence in unknown_parameters(list(getattr(self, '_parameter_overrides', {}))):
             self.get_logger().warning(sentence)
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Temperatures and memory of the machine, as far as Linux lets us read them.
+"""Temperatures and memory of the machine, as far as Linux lets us read them; heaps, priority.
 
 Reads /sys/class/thermal and /proc; a figure that is not there is left out. Knows no ROS.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,8 @@ NEAR_CRITICAL_C = 5.0
 LITTLE_MEMORY = 0.05  # of the total
 _KIB = 1024
 _M_ARENA_MAX = -8  # malloc.h
+_REAL_TIME = 1  # the lowest of 99
+_NICE = -10
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,27 @@ def share_heaps() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+
+
+def run_ahead() -> None:
+    """Let this thread, and those that it starts from now on, run before all ordinary ones.
+
+    In real time (SCHED_RR) where that is allowed, else at a lower nice value, else not at all:
+    it takes CAP_SYS_NICE or a limit of the user (rtprio, nice).
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_REAL_TIME))
+    except (OSError, AttributeError):
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, min(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+def runs_ahead() -> bool:
+    """Whether this thread runs before ordinary ones."""
+    with contextlib.suppress(OSError, AttributeError):
+        if os.sched_getscheduler(0) != os.SCHED_OTHER:
+            return True
+    return os.getpriority(os.PRIO_PROCESS, 0) < 0
 
 
 def read_health(sys: Path = Path('/sys'), proc: Path = Path('/proc')) -> Health:

@@ -63,6 +63,7 @@ class Tokenizer:
         if not isinstance(model, models.BPE) or not model.byte_fallback or model.ignore_merges:
             raise ConfigError(f'{path}: expected a BPE model with byte_fallback and without '
                               f'ignore_merges, found {type(model).__name__}')
+        _forget_words(model)
         backend = tokenizers.Tokenizer(model)
         if loaded.normalizer is not None:
             backend.normalizer = loaded.normalizer
@@ -182,6 +183,18 @@ def read_config(path: Path) -> dict[str, Any] | None:
     if not isinstance(config, dict):
         raise ConfigError(f'{path}: expected a JSON object, found {type(config).__name__}')
     return config
+
+
+def _forget_words(model: models.BPE) -> None:
+    """Let the library keep no encoded words.
+
+    Here a word is a whole text, so it would hardly meet one again; and it keeps up to 10,000 of
+    them for each thread and tokenizer, also when the tokenizer has gone (0.23: 46 MB for 12,000
+    sentences in 4 threads).
+    """
+    resize = getattr(model, '_resize_cache', None)
+    if resize is not None:                              # not before 0.21
+        resize(0)
 
 
 def _control_tokens(path: Path, vocab: Mapping[str, int], added: Mapping[str, int],

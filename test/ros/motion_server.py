@@ -33,6 +33,7 @@ BEHAVIOURS = (
     'stubborn',       # accepts a cancel and runs on for SECONDS
     'flood',          # feedback as fast as it can for SECONDS
     'die',            # ends its process after SECONDS
+    'leave',          # takes itself off the graph after SECONDS
 )
 
 
@@ -82,6 +83,10 @@ class Server:
         if self.behaviour == 'die':
             self.say('dies')
             os._exit(1)
+        if self.behaviour == 'leave':
+            self.server.destroy()
+            self.say('left')
+            time.sleep(3600.0)
         if self.behaviour == 'abort':
             result.error_code, result.error_msg = Drive.Result.BLOCKED, 'path blocked'
             handle.abort()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge_rig import POLICY, Rig
+from bridge_rig import POLICY, TOOL, Rig
 
 from gemma_thor_ros.ros.bridge import ToolBridge
 from gemma_thor_ros.ros.checks import TurnContext
@@ -244,6 +244,22 @@ def test_a_server_that_dies_in_mid_goal_leaves_motion_inhibited(
         rig.client.wait_until(rig.bridge.guard.motion_fault, 1.0)
         # A new server under the name says that it has no such goal: then it is over.
         rig.start_server({'die': 30.0})
+        rig.wait_allowed(15.0)
+    finally:
+        rig.close()
+
+
+def test_a_server_that_leaves_in_mid_goal_is_not_waited_for(client: Any, processes: Any) -> None:
+    policy = 'version: 1\ntools:\n' + TOOL.replace('NAME', 'leave').replace(
+        '    timeout_s: 1\n', '    timeout_s: 30\n')
+    rig = Rig(client, processes, {'leave': 0.3}, policy)
+    try:
+        verdict = rig.run('leave')
+        waited = time.monotonic() - rig.times_of('leave', 'left')[0]
+        assert verdict.status == 'unknown' and 'left the graph' in verdict.reason
+        assert waited < 2.5
+        rig.client.wait_until(rig.bridge.guard.motion_fault, 1.0)
+        rig.start_server({'leave': 30.0})
         rig.wait_allowed(15.0)
     finally:
         rig.close()
