@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 from demo_model import smalltalk
@@ -20,12 +21,13 @@ from demo_model.dialogue_phrases import (
     HELD_NEGATIONS,
     JOINS,
     NEGATIONS,
+    NEW_JOINS,
     THREE,
 )
 from demo_model.episode import Episode
 from demo_model.filling import fill
 from demo_model.motion_phrases import CLAUSES
-from demo_model.phrasing import pick, roughen
+from demo_model.phrasing import expand, pick, roughen
 from demo_model.questions import question_episode
 from demo_model.sentences import command_for, sentence
 from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, quantity
@@ -37,10 +39,13 @@ Json = dict[str, Any]
 
 def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
     names = ('a', 'b', 'c')
-    template = pick(rng, THREE if len(commands) == 3 else HELD_JOINS if held else JOINS)
+    joins = THREE if len(commands) == 3 else HELD_JOINS if held else JOINS
+    template = expand(pick(rng, joins), rng)      # one reading, its slots as they are
     if template.startswith(('{b}', 'before')) and commands[-1].open_end:
         template = '{a} and then {b}'
-    if any(command.open_end for command in commands[:-1]) and template in (
+    # a text that is to be spoken must end where the join begins
+    weak = template in NEW_JOINS and not re.search(r'[.;:\n]|then|after|when|next', template)
+    if any(command.open_end for command in commands[:-1]) and (weak or template in (
         '{b} after you {a}',
         '{a} + {b}',
         '{a} and also {b}, please',
@@ -53,7 +58,7 @@ def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
         '{a} as well as {b}',
         '{a}, {b} and {c}',
         '{a} and {b} and {c}',
-    ):
+    )):
         template = '{a} and then {b} and then {c}' if len(commands) == 3 else '{a} and then {b}'
     texts = {
         name: command.base or command.whole for name, command in zip(names, commands, strict=False)
@@ -260,11 +265,11 @@ def draw_episodes(
                 category='again',
             )
         ]
-    if draw < 0.56:
+    if draw < 0.50:
         return [call_episode(tools, rng, held, 1)]
-    if draw < 0.62:
+    if draw < 0.56:
         return [corrected_episode(tools, rng, held)]
-    if draw < 0.75:
+    if draw < 0.73:
         return [call_episode(tools, rng, held, 2 if rng.random() < 0.88 else 3)]
     if draw < 0.83:
         first, second = question_episode(tools, rng, held) if tools else (None, None)

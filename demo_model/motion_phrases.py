@@ -8,6 +8,10 @@ Slots: {V} a verb in the form its wrapper asks for, {Q} the quantity, {D} the di
 
 from __future__ import annotations
 
+from demo_model import heldout_phrases as held
+from demo_model import wordings_frames as more
+from demo_model.held_apart import apart
+
 # verb, -ing form
 DRIVE_VERBS = (
     ('drive', 'driving'), ('drive', 'driving'), ('drive', 'driving'), ('go', 'going'), ('go', 'going'),
@@ -19,6 +23,7 @@ DRIVE_VERBS = (
     ('make your way', 'making your way'), ('drive yourself', 'driving yourself'),
     ('move yourself', 'moving yourself'), ('continue', 'continuing'), ('march', 'marching'),
     ('sneak', 'sneaking'), ('race', 'racing'), ('trundle', 'trundling'), ('budge', 'budging'),
+    *(verb for verb in more.MORE_DRIVE_VERBS if verb not in held.DRIVE_VERBS),
 )
 FORWARD_VERBS = (('advance', 'advancing'), ('go on', 'going on'), ('keep going', 'keeping going'),
                  ('drive on', 'driving on'), ('carry on', 'carrying on'), ('move up', 'moving up'),
@@ -46,7 +51,7 @@ TURN_VERBS = (
     ('yaw', 'yawing'), ('revolve', 'revolving'), ('turn on the spot', 'turning on the spot'),
     ('rotate in place', 'rotating in place'), ('turn your body', 'turning your body'),
     ('swerve', 'swerving'), ('veer', 'veering'), ('face', 'facing'), ('bear', 'bearing'),
-    ('steer', 'steering'), ('move', 'moving'), ('go', 'going'), ('shift', 'shifting'))
+    ('steer', 'steering'), ('move', 'moving'), ('go', 'going'), ('shift', 'shifting'), *(verb for verb in more.MORE_TURN_VERBS if verb not in held.TURN_VERBS))
 LEFT_WORDS = (
     'left', 'left', 'left', 'left', 'to the left', 'to the left', 'to your left', 'leftwards',
     'leftward', 'counterclockwise', 'counter-clockwise', 'counter clockwise', 'anticlockwise',
@@ -75,6 +80,7 @@ DRIVE = (
     '{V} {D} exactly {Q}, (no more|not more|no less)', '{V} {D} as far as {Q}', '{V} {D} {Q} from (here|where you are)',
     '{V} {D} {Q} (so that I can pass|so I can get by|because I need room|to make room|to make some space)',
     '{V} {Q} {D} (toward|towards) the {thing}', '{V} {D} {Q} (toward|to|past|along|by) the {thing}',
+    *apart(more.MORE_DRIVE, held.DRIVE, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
 )
 # Without a verb, or a sentence of its own: no wrapper.
 DRIVE_WHOLE = (
@@ -93,6 +99,7 @@ DRIVE_WHOLE = (
     'distance {Q}, direction {D}', 'your next move is {Q} {D}', 'another {Q} {D}', '{Q} more {D}',
     'there is room, {V} {D} {Q}', 'the way is free, {V} {Q} {D}', 'I am behind you, {V} {Q} {D}',
     'we need {Q} {D}', 'I need some space, {V} {D} by {Q}', 'could I have {Q} {D}', '{D} by {Q} would be great',
+    *apart(more.MORE_DRIVE_WHOLE, held.DRIVE_WHOLE, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
 )
 TURN = (
     '{V} {D} {Q}', '{V} {D} {Q}', '{V} {D} by {Q}', '{V} {D} by {Q}', '{V} {Q} {D}', '{V} {Q} {D}', '{V} by {Q} {D}',
@@ -102,6 +109,7 @@ TURN = (
     '{V} {D} with an angle of {Q}', '{V} an angle of {Q} {D}', '{V} {D} an angle of {Q}', '{V} {D} until {Q}',
     '{V} {D} {Q} (on the spot|in place|where you are|without driving)', '{V} {D} {Q} and (stop|wait|stay|hold)',
     '{V} {D} and stop (after|at) {Q}', '{V} {Q} (on the spot|in place) {D}', '{V} {D} {Q} (toward|to face|to see) the {thing}',
+    *apart(more.MORE_TURN, held.TURN, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
 )
 TURN_WHOLE = (
     '{Q} {D}', '{Q} {D}', '{D} {Q}', '{D} {Q}', '{D} by {Q}', '{D}, {Q}', '{Q}, {D}', '{D}: {Q}', '{D} turn, {Q}', '{D} turn of {Q}',
@@ -114,6 +122,7 @@ TURN_WHOLE = (
     'it is {Q} {D}', '{w} {w} {Q} {D}', 'and {Q} {D}', 'ok {Q} {D}', '{name}, {Q} {D}', 'robot, {D} {Q}', 'can you do {Q} {D}?', 'could you do {Q} {D}', 'your {w} {Q} {D}', 'a {w} of {Q} {D}',
     'point yourself {Q} {D}', 'your nose {Q} {D}, please', 'correct your heading by {Q} {D}', 'heading {Q} {D}',
     'I am on your {side}, {V} {Q} {D}', 'hang a {side}, {Q}', '{side} turn {Q}', 'go {side}, {Q}',
+    *apart(more.MORE_TURN_WHOLE, held.TURN_WHOLE, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
 )
 # Angles that have names: {N} is the name, with its direction words {D}.
 NAMED_ANGLES = (
@@ -128,6 +137,7 @@ NAMED_TURN = (
     '{V} {N} {D}', '{V} {D} {N}', '{V} {D} by {N}', '{V} by {N} {D}', 'make {N} {D}', 'do {N} {D}', '{N} {D}', '{N} {D} please',
     'take {N} {D}', 'give me {N} {D}', 'perform {N} {D}', '{D}, {N}', '{V} {D}, {N}', 'I want {N} {D}', '{V} {N}, {D}',
     'make {N} to the {side}', 'do {N} to the {side}', '{N} to the {side}',
+    *apart(more.MORE_NAMED_TURN, held.NAMED_TURN),
 )
 # Half a turn without a side: left by convention.
 AROUND = (
@@ -136,9 +146,10 @@ AROUND = (
     'look behind you', 'rotate to face the other way', 'turn to face the opposite way', 'turn 180', 'spin around to face behind you',
     'turn to the opposite direction', 'swing around', 'reverse your heading', 'flip your heading around', 'turn backwards on the spot',
     'turn about', 'do an about face', 'turn so that you face the other way', 'rotate around to the other side', 'turn around on the spot',
+    *apart(more.MORE_AROUND, held.AROUND),
 )
 AROUND_SIDE = ('turn around to the {side}', 'turn around {D}', 'turn {side} and face the other way', 'do a u-turn to the {side}',
-               '{side} u-turn', 'make a u-turn {D}', 'do a 180 {D}', 'do a 180 to the {side}', 'turn all the way back over your {side} side')
+               '{side} u-turn', 'make a u-turn {D}', 'do a 180 {D}', 'do a 180 to the {side}', 'turn all the way back over your {side} side', *apart(more.MORE_AROUND_SIDE, held.AROUND_SIDE))
 DOCK = (
     'dock', 'dock', 'dock now', 'dock yourself', '(go|drive|move|return|head|come|get|roll|travel) (back |)to (the|your) {dock}',
     '(go|drive|move|return|head|come|get|roll|travel) (back |)to (the|your) {dock}', '(go|drive|return|head) (straight |)(back |)to (the|your) {dock} now',
@@ -150,6 +161,7 @@ DOCK = (
     'navigate to (the|your) {dock}', 'take yourself to the {dock}', 'drive onto the {dock}', 'go sit on your {dock}', 'return home to charge',
     'we are done, go to the {dock}', 'get back on your {dock}', 'connect to the {dock}', 'approach the {dock} and dock', 'bring yourself to the {dock}',
     'top up your battery', 'go refill your battery', 'hook up to the {dock}', 'please dock at the {dock}', 'enter the {dock}', 'use the {dock}',
+    *apart(more.MORE_DOCK, held.DOCK),
 )
 DOCK_NAMES = ('dock', 'dock', 'dock', 'charging dock', 'charger', 'charging station', 'docking station', 'charging point', 'charge point', 'charging pad',
               'home base', 'base station', 'charging base', 'power station', 'charge dock', 'charging spot', 'charging port')
@@ -167,6 +179,7 @@ SAY = (
     'greet (us|them|the guests) with {T}', 'answer with the words {T}', 'the sentence to say is: {T}', 'here is what to say: {T}', 'what you say is {T}', 'open your mouth and say {T}', 'ask (them|everybody|{name}): {T}',
     'pronounce {T}', 'voice the sentence {T}', 'say it loud: {T}', 'speak up and say {T}', 'say to the guests: {T}', 'warn everyone that {T}',
     'let (everyone|everybody|all) hear {T}', 'say to everybody: {T}', 'use the speaker: {T}', 'over the loudspeaker say {T}', 'your announcement is: {T}', 'publish by voice: {T}', 'talk: {T}', 'please speak: {T}', 'read: {T}', 'read "{T}" aloud', 'say exactly: {T}', 'say exactly "{T}"', 'I want to hear {T}', 'speak these words: {T}', 'voice: {T}', 'with your voice: {T}', "say the line '{T}'", 'say, quote, {T}',
+    *apart(more.MORE_SAY, held.SAY),
 )
 SAY_TEXTS = (
     'hello', 'hello', 'hi', 'good morning', 'good evening', 'good night', 'hello everyone', 'welcome', 'welcome to our {place}', 'hello {name}',
@@ -177,6 +190,7 @@ SAY_TEXTS = (
     'my name is {name}', 'I like {w}', 'attention please', 'the train leaves in {n} minutes', '{w}, {w} and {w}', 'how are you', 'is anybody there',
     'I can not find the {w}', 'there are {n} people in the {place}', 'make way please', 'have a nice day', 'please wait here', 'what a lovely {w}',
     'it is {n} degrees outside', 'one moment please', 'the {w} needs more {w}', '{name} wants to see {name}', 'let us go to the {place}',
+    *apart(more.MORE_SAY_TEXTS, held.SAY_TEXTS),
 )
 # Wrappers around a verb phrase: {base} or {ing}.
 WRAPPERS = (
@@ -196,6 +210,7 @@ WRAPPERS = (
     'may I ask you to {base}', 'can I ask you to {base}?', 'could I get you to {base}?', "why don't you {base}?", 'listen, {base}', 'attention, {base}', 'come on, {base}',
     'quick, {base}', 'the floor is clean, so {base}', '{base} because the {thing} is in the way', '{base}, the {thing} is free', 'there is a {thing}, so {base}',
     'I have to clean here, {base}', '{name} says you should {base}', 'please {base} and tell me when you are done', '{base} and let me know', '{base} and report', '{base}, then report to me', '{base} and come back to me with the result', '{base} and give me a report', '{base} and give feedback', '{base} and confirm', '{base}, tell me how it went', '{base} and say when it is done', 'after the {thing} is away, {base}', 'as soon as the {thing} is out of the way, {base}', 'if the {thing} has gone, {base}', 'since the {thing} is closed, {base}', 'the {thing} is clear: {base}', 'when I say so, which is now, {base}', '{w}, {base}', 'I wish you would {base}',
+    *apart(more.MORE_WRAPPERS, held.WRAPPERS, ('{base}',)),
 )
 # Words around a command that change nothing; the numbers in them are not to be used.
 CLAUSES = (
@@ -210,6 +225,7 @@ CLAUSES = (
     'at 0.{n} m/s', 'at {n} metres per second', 'with {n} m/s', 'at {n} m/s', 'at a speed of 0.{n} metres per second', 'right away', 'at once', 'in {n} seconds', 'after that {w}', 'over the {w}',
     'as you did {w}', 'this is {w}', 'and {w}', 'and {w} {w}', 'while {w}', 'whenever {w}', 'unless {w}', 'until {w}', 'though {w}', '({w})', '({w} {w})', 'if you {w}', 'as {w} as possible', 'by {w}',
     'please be careful', 'mind the {thing}', 'no rush', 'hurry up', 'and wait for {name}', 'and stay there', 'and hold', 'but not more', 'but slowly', 'but carefully', 'only once',
+    *more.MORE_CLAUSES,
 )
 THINGS = ('table', 'door', 'wall', 'chair', 'shelf', 'window', 'box', 'sofa', 'desk', 'plant', 'lamp', 'cupboard', 'fridge', 'stairs', 'carpet', 'person', 'bin',
           'cabinet', 'bench', 'counter', 'cart', 'pillar', 'entrance', 'exit', 'corner', 'kitchen', 'hallway')

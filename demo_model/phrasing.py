@@ -113,7 +113,8 @@ def _parse(text: str, start: int, closers: str) -> tuple[list[Sequence_], int]:
 
 
 @cache
-def _compiled(template: str) -> tuple[Node, ...]:
+def parsed(template: str) -> tuple[Node, ...]:
+    """A template's parts: text, slots, and groups of alternatives."""
     return tuple(_parse(template, 0, '')[0][0])
 
 
@@ -137,7 +138,7 @@ def _expand(
 def expand(template: str, rng: random.Random, fill: Callable[[str], str] | None = None) -> str:
     """One random reading of a template; runs of blanks are made one."""
     out: list[str] = []
-    _expand(_compiled(template), rng, fill or (lambda name: '{' + name + '}'), out)
+    _expand(parsed(template), rng, fill or (lambda name: '{' + name + '}'), out)
     return re.sub(r' +', ' ', ''.join(out)).strip().replace(' ,', ',')
 
 

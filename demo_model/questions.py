@@ -241,8 +241,12 @@ def _other_question(
         name = pick(rng, ['use ', 'call ', 'the tool ', '']) + tool.name
     elif rng.random() < 0.3:
         name = re.sub('[_-]', ' ', tool.name)
+    # of two numbers the one that is said needs its name
+    kinds = [param.kind for param in tool.kind.params if not param.optional]
     given = [
-        word if rng.random() < 0.5 else f'{re.sub("[_-]", " ", tool.names[key])} {word}'
+        word
+        if rng.random() < 0.5 and kinds.count(missing.kind) == 1
+        else f'{re.sub("[_-]", " ", tool.names[key])} {word}'
         for key, word in said.items()
         if key != missing.key
     ]
@@ -267,6 +271,9 @@ def _other_question(
 def _framed(text: str, rng: random.Random, held: bool) -> str:
     """A phrase with open words in it: framed, but neither misspelt nor in capitals."""
     frames = ['{x} if you can', 'go on, {x}'] if held else ['{x}', '{x}', 'please {x}', 'robot, {x}', 'I want you to {x}', 'ok, {x}', '{x} now']
+    wrapper = pick(rng, WRAPPERS)
+    if not held and rng.random() < 0.5 and not re.search('{ing}|{n}|{clause}', wrapper):
+        return fill(wrapper, rng, {'base': text})
     return pick(rng, frames).replace('{x}', text)
 
 

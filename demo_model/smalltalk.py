@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import random
 
+from demo_model import wordings_frames as more
 from demo_model.filling import noun_slots
+from demo_model.held_apart import apart
 from demo_model.phrasing import expand, open_words, pick, random_name
 from demo_model.tools import Tool
 
@@ -45,6 +47,8 @@ CHAT: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (('I am {name}', 'my name is {name}', 'this is {name}', 'I am called {name}', 'call me {name}', 'you can call me {name}', '{name} here', 'it is me, {name}'),
      ('people call me {name}', 'I go by {name}'), 'Nice to meet you, {name}!'),
 )
+_HELD_SAYINGS = tuple(said for _, held, _ in CHAT for said in held)
+_MORE_SAYINGS = {answer: apart(said, _HELD_SAYINGS) for said, answer in more.MORE_CHAT}
 ABILITIES = (('what can you do', 'what can you do?', 'what are you able to do', 'which tools do you have', 'what tools can you use', 'help', 'how can you help me', 'what are your abilities', 'what do you know to do',
               'list your tools', 'what commands do you know', 'what can I ask you', 'what can I tell you to do', 'what are your functions', 'can you help me', 'which commands are there', 'show me what you can do',
               'what do you do', 'tell me what you can do', 'how can I control you', 'help me', 'what is possible', 'what skills do you have'),
@@ -72,10 +76,13 @@ QUESTIONS = (
 )
 ODD_UNITS = ('kilometres', 'km', 'kilometers', 'miles', 'mile', 'yards', 'yard', 'yd', 'light years', 'steps', 'laps', 'blocks', 'nautical miles', 'fathoms', 'tiles', 'lengths', 'robot lengths', 'micrometres')
 
+_QUESTIONS = (*QUESTIONS[0], *apart(more.MORE_QUESTIONS, QUESTIONS[1]))
+
 
 def chat(rng: random.Random, held: bool) -> tuple[str, str]:
     """A greeting or the like, and the answer."""
     said, said_held, reply = CHAT[int(rng.random() * len(CHAT))]
+    said += _MORE_SAYINGS.get(reply, ())
     name = random_name(rng)
     text = expand(pick(rng, said_held if held else said), rng, lambda slot: name)
     return text, reply.replace('{name}', name)
@@ -96,5 +103,6 @@ def question(rng: random.Random, held: bool) -> str:
     """Something that no motion tool can do. The caller checks that no tool of its set fits."""
     def slot(name: str) -> str:
         return pick(rng, open_words(rng)) if name == 'w' else noun_slots(rng)[name]
-    text = expand(pick(rng, QUESTIONS[1 if held else 0]), rng, slot)
+    said = QUESTIONS[1] if held else _QUESTIONS
+    text = expand(pick(rng, said), rng, slot)
     return text + '?' if text.startswith(('what', 'who', 'where', 'how', 'is ', 'do ', 'can ', 'why')) and rng.random() < 0.5 else text

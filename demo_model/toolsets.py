@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
 
+from demo_model.held_apart import apart
 from demo_model.intents import INTENTS, Intent, Param
 from demo_model.intents_more import MORE_INTENTS
 from demo_model.phrasing import identifier, open_words, pick, random_word
@@ -23,8 +25,14 @@ from demo_model.tools import (
     plain_variant,
     shuffled,
 )
+from demo_model.wordings_first import FIRST_WORDINGS
+from demo_model.wordings_second import SECOND_WORDINGS
 
-KINDS: tuple[Intent, ...] = (*INTENTS, *MORE_INTENTS)
+_WORDINGS = {**FIRST_WORDINGS, **SECOND_WORDINGS}
+KINDS: tuple[Intent, ...] = tuple(
+    replace(kind, commands=(*kind.commands, *apart(_WORDINGS.get(kind.key, ()), kind.held)))
+    for kind in (*INTENTS, *MORE_INTENTS)
+)
 _TYPES = {
     'decimal': 'number',
     'integer': 'integer',
@@ -142,15 +150,15 @@ def other_tool(rng: random.Random, kind: Intent) -> Tool:
 def draw_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[Tool]:
     """A tool set: the demo robot's exactly, near it, of other kinds, or none at all."""
     draw = rng.random()
-    if draw < 0.34:
+    if draw < 0.26:
         tools = demo_tools()
-        if draw > 0.29:
+        if draw > 0.22:
             for _ in range(rng.randint(1, 2)):
                 tools.append(other_tool(rng, kinds[int(rng.random() * len(kinds))]))
             rng.shuffle(tools)
-        elif draw > 0.26:
+        elif draw > 0.20:
             tools = shuffled(rng, tools)[: rng.randint(1, 4)]
-    elif draw < 0.52:
+    elif draw < 0.40:
         makers = [
             lambda: motion_variant(rng, False),
             lambda: motion_variant(rng, True),
