@@ -195,21 +195,22 @@ def test_segments() -> None:
 
 
 def growth_mb(encode: Callable[[str], object]) -> float:
-    """Return how much memory 4,000 different texts leave behind."""
+    """Return how much memory 6,000 different texts leave behind."""
     def resident_mb() -> float:
         return int(Path('/proc/self/statm').read_text().split()[1]) * 4096 / 1e6
 
     before = resident_mb()
-    for number in range(4000):
-        encode(f'sentence {number}, which is longer than the texts that are remembered by design')
+    for number in range(6000):
+        # Longer than what is remembered by design, shorter than what the library leaves out.
+        encode(f'{number}' + 'x' * 200)
     return resident_mb() - before
 
 
 def test_texts_leave_no_memory_behind(tiny_file: Path) -> None:
     tiny = Tokenizer.from_file(tiny_file)
-    assert growth_mb(tiny.encode) < 2.0
+    assert growth_mb(tiny.encode) < 4.0
 
 
 def test_with_the_library_as_it_comes_they_do(tiny_file: Path) -> None:
     """What the test above catches; when this fails, the library has been mended."""
-    assert growth_mb(tokenizers.Tokenizer.from_file(str(tiny_file)).encode) > 4.0
+    assert growth_mb(tokenizers.Tokenizer.from_file(str(tiny_file)).encode) > 16.0
