@@ -63,8 +63,6 @@ def _unfit(config: VisionConfig, model: ModelConfig, device: str) -> str:
     """Why a sound vision part can't be used, or ''."""
     if device != 'cpu':
         return 'images are seen on the CPU alone so far: set engine.device to cpu'
-    if model.hidden_size_per_layer_input:
-        return 'models with per-layer embeddings (E2B, E4B) read text alone'
     ids = dict(model.media_token_ids)
     missing = [key for key in _TOKENS if key not in ids]
     if missing:

@@ -122,6 +122,10 @@ def build(name: str) -> torch.nn.Module:
         raise SystemExit(f'weights do not fit: missing {missing}, unexpected {unexpected}')
     scale = torch.tensor(text['hidden_size'] ** 0.5, dtype=torch.bfloat16).double()
     model.model.language_model.embed_tokens.embed_scale = scale
+    inputs = text.get('hidden_size_per_layer_input')
+    if inputs:
+        scale = torch.tensor(inputs ** 0.5, dtype=torch.bfloat16).double()
+        model.model.language_model.embed_tokens_per_layer.embed_scale = scale
     return model
 
 

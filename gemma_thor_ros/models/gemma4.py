@@ -218,7 +218,10 @@ class Gemma4(Decoder):
                                               plan.attention_spans(
                                                   kind, self.config.image_blocks(kind)),
                                               shape, page_size)
-        return StepRows(plan.token_ids, plan.num_decode_rows, plan.row_of_token, places,
+        token_ids = plan.token_ids
+        for rows, _ in plan.soft_rows:
+            token_ids[rows] = self.config.pad_token_id   # whose per-layer embedding they have
+        return StepRows(token_ids, plan.num_decode_rows, plan.row_of_token, places,
                         plan.soft_rows)
 
     def _logits(self, normed: Array) -> Array:

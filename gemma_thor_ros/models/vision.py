@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Patches in, soft tokens out: the vision tower of the 26B and 31B, the embedder of the 12B.
+"""Patches in, soft tokens out: the towers of the 26B, 31B, E2B and E4B, the embedder of the 12B.
 
 Knows the order of the ops and the weights' names, nothing of devices, files or prompts. Each image
 runs alone, so its soft tokens have the same bits wherever it stands.
@@ -8,7 +8,7 @@ runs alone, so its soft tokens have the same bits wherever it stands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma_thor_ros.models.vision_config import VisionConfig
-from gemma_thor_ros.ops.linear import StoredWeight
-from gemma_thor_ros.ops.vision_table import VisionOps
+from gemma_thor_ros.ops.linear import StoredWeight, values
+from gemma_thor_ros.ops.vision_table import Bounds, VisionOps
 from gemma_thor_ros.schema import ConfigError
 
 LAYER_NORM_EPS = 1e-5                    # of the embedder's layer norms, in no config
@@ -32,18 +32,31 @@ class Loader(Protocol):
 
 
 @dataclass(frozen=True)
+class _Clipped:
+    """A linear layer of E2B and E4B, whose input and output are held to bounds."""
+
+    weight: Any                          # (N, M)
+    num_rows: int                        # N
+    bounds: Bounds
+
+
+# One weight, or clipped ones whose outputs stand side by side.
+_Projection = Any | tuple[_Clipped, ...]
+
+
+@dataclass(frozen=True)
 class _TowerLayer:
     """The weights of one layer in the device's form."""
 
     input_layernorm: Any                 # (H,)
-    qkv_proj: Any                        # (3 N D, H)
+    qkv_proj: _Projection                # (3 N D, H)
     q_norm: Any                          # (D,)
     k_norm: Any                          # (D,)
-    o_proj: Any                          # (H, N D)
+    o_proj: _Projection                  # (H, N D)
     post_attention_layernorm: Any        # (H,)
     pre_feedforward_layernorm: Any       # (H,)
-    gate_up_proj: Any                    # (2I, H)
-    down_proj: Any                       # (H, I)
+    gate_up_proj: _Projection            # (2I, H)
+    down_proj: _Projection               # (H, I)
     post_feedforward_layernorm: Any      # (H,)
 
 
@@ -94,7 +107,7 @@ class _Tower:
         if config.standardize:
             self._standard = (loader.vector(_get(weights, 'std_bias')),
                               loader.vector(_get(weights, 'std_scale')))
-        self._layers = [_tower_layer(weights, index, loader)
+        self._layers = [_tower_layer(weights, index, loader, config.use_clipped_linears)
                         for index in range(config.num_hidden_layers)]
 
     def run(self, patches: npt.NDArray[np.uint8], columns: int) -> Any:
@@ -112,15 +125,19 @@ class _Tower:
         rope = ops.rope(num, columns, config.rope_theta, config.head_dim)
         for layer in self._layers:
             ops.norm(normed, residual, layer.input_layernorm, eps)
-            ops.linear(qkv, normed, layer.qkv_proj)
+            self._project(qkv, normed, layer.qkv_proj)
             ops.turn_heads(qkv[:num], layer.q_norm, layer.k_norm, rope,
                            config.num_attention_heads, eps)
             ops.attend_all(attended[:num], qkv[:num], config.num_attention_heads)
-            ops.linear(branch, attended, layer.o_proj)
+            self._project(branch, attended, layer.o_proj)
             ops.add_norms(residual, (normed,), branch, layer.post_attention_layernorm,
                           (layer.pre_feedforward_layernorm,), eps)
-            ops.gate_up(inner, products, normed, layer.gate_up_proj)
-            ops.linear(branch, inner, layer.down_proj)
+            if config.use_clipped_linears:
+                self._project(products, normed, layer.gate_up_proj)
+                ops.geglu(inner, products)
+            else:
+                ops.gate_up(inner, products, normed, layer.gate_up_proj)
+            self._project(branch, inner, layer.down_proj)
             ops.add_norms(residual, (), branch, layer.post_feedforward_layernorm, (), eps)
         num_tokens = num // config.pooling_kernel_size ** 2
         pooled = ops.empty(_padded(num_tokens, ops.row_tile), hidden)
@@ -129,6 +146,16 @@ class _Tower:
         if self._standard is not None:
             ops.standardize(pooled[:num_tokens], *self._standard)
         return pooled
+
+    def _project(self, out: Any, x: Any, projection: _Projection) -> None:
+        if not isinstance(projection, tuple):
+            self._ops.linear(out, x, projection)
+            return
+        column = 0
+        for part in projection:
+            self._ops.clipped_linear(out[:, column:column + part.num_rows], x, part.weight,
+                                     part.bounds)
+            column += part.num_rows
 
 
 class _Embedder:
@@ -161,20 +188,35 @@ class _Embedder:
         return hidden
 
 
-def _tower_layer(weights: Mapping[str, StoredWeight], index: int, loader: Loader) -> _TowerLayer:
+def _tower_layer(weights: Mapping[str, StoredWeight], index: int, loader: Loader,
+                 clipped: bool) -> _TowerLayer:
     def get(name: str) -> StoredWeight:
         return _get(weights, f'encoder.layers.{index}.{name}')
 
+    def projection(*names: str) -> _Projection:
+        if not clipped:
+            make = loader.gate_up if len(names) == 2 else loader.linear
+            return make(*map(get, names))
+        return tuple(_clipped(get, name, loader) for name in names)
+
     return _TowerLayer(
-        qkv_proj=loader.linear(*(get(f'self_attn.{name}_proj') for name in 'qkv')),
+        qkv_proj=projection(*(f'self_attn.{name}_proj' for name in 'qkv')),
         q_norm=loader.vector(get('self_attn.q_norm')),
         k_norm=loader.vector(get('self_attn.k_norm')),
-        o_proj=loader.linear(get('self_attn.o_proj')),
-        gate_up_proj=loader.gate_up(get('mlp.gate_proj'), get('mlp.up_proj')),
-        down_proj=loader.linear(get('mlp.down_proj')),
+        o_proj=projection('self_attn.o_proj'),
+        gate_up_proj=projection('mlp.gate_proj', 'mlp.up_proj'),
+        down_proj=projection('mlp.down_proj'),
         **{name: loader.vector(get(name)) for name in (
             'input_layernorm', 'post_attention_layernorm', 'pre_feedforward_layernorm',
             'post_feedforward_layernorm')})
+
+
+def _clipped(get: Callable[[str], StoredWeight], name: str, loader: Loader) -> _Clipped:
+    weight = get(name)
+    low, high, out_low, out_high = (
+        float(values(get(f'{name}.{bound}'), np.float64).reshape(-1)[0])
+        for bound in ('input_min', 'input_max', 'output_min', 'output_max'))
+    return _Clipped(loader.linear(weight), weight.shape[0], (low, high, out_low, out_high))
 
 
 def _padded(num_rows: int, tile: int) -> int:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the vision part has to know of a checkpoint, read from config.json or refused by name.
 
-Two kinds: the tower of the 26B and 31B, a transformer over patches of 16 x 16 pixels, and the
+Two kinds: towers (26B, 31B, E2B, E4B), transformers over patches of 16 x 16 pixels, and the
 embedder of the 12B, which takes patches of 48 x 48 straight to soft tokens. Knows no arrays.
 """
 
@@ -38,6 +38,7 @@ class VisionConfig:
     intermediate_size: int = 0
     rope_theta: float = 0.0
     standardize: bool = False
+    use_clipped_linears: bool = False
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> VisionConfig | None:
@@ -90,7 +91,8 @@ class VisionConfig:
             _budget(vision, 'default_output_length'), integer(vision, 'num_hidden_layers'), heads,
             head_dim, integer(vision, 'intermediate_size'),
             number(rope, 'rope_theta', 100.0, 'rope_parameters.'),
-            bool(vision.get('standardize', False)))
+            bool(vision.get('standardize', False)),
+            bool(vision.get('use_clipped_linears', False)))
 
 
 def _budget(vision: Mapping[str, Any], key: str) -> int:
@@ -106,6 +108,3 @@ def _refuse_unsupported(vision: Mapping[str, Any]) -> None:
         raise ConfigError(f'hidden_activation is {activation!r}, expected gelu_pytorch_tanh')
     if vision.get('attention_bias'):
         raise ConfigError('attention_bias is true, expected false')
-    if vision.get('use_clipped_linears'):
-        raise ConfigError('use_clipped_linears is true (the towers of E2B and E4B), expected '
-                          'false')

@@ -30,6 +30,9 @@ from gemma_thor_ros.ops.vision_patches import (
     standardize_ref,
 )
 
+# Of a linear layer's input, low and high, and of its output.
+Bounds = tuple[float, float, float, float]
+
 
 class VisionOps(Protocol):
     """Outputs come first. P patches of one image, padded to whole tiles of `row_tile` rows."""
@@ -40,6 +43,8 @@ class VisionOps(Protocol):
     def empty(self, *shape: int) -> Any: ...
     def numbers(self, patches: npt.NDArray[np.uint8], num_rows: int, centred: bool) -> Any: ...
     def linear(self, out: Any, x: Any, weight: Any) -> None: ...
+    def clipped_linear(self, out: Any, x: Any, weight: Any, bounds: Bounds) -> None: ...
+    def geglu(self, inner: Any, products: Any) -> None: ...
     def add_bias(self, x: Any, bias: Any) -> None: ...
     def norm(self, out: Any, x: Any, weight: Any, eps: float) -> None: ...
     def layer_norm(self, x: Any, weight: Any, bias: Any, eps: float) -> None: ...
@@ -84,6 +89,15 @@ class CpuVisionOps:
     def linear(self, out: Any, x: Any, weight: Any) -> None:
         """x W^T."""
         self._table.linear(out, x, weight, 0)
+
+    def clipped_linear(self, out: Any, x: Any, weight: Any, bounds: Bounds) -> None:
+        """clip(clip(x) W^T); out (T, N) may be columns of a wider array."""
+        self._table.linear(out, np.clip(x, *bounds[:2]), weight, 0)
+        np.clip(out, *bounds[2:], out=out)
+
+    def geglu(self, inner: Any, products: Any) -> None:
+        """gelu_tanh(gate) * up."""
+        self._table.geglu(inner, products)
 
     def add_bias(self, x: Any, bias: Any) -> None:
         """x += bias."""

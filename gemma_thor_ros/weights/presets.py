@@ -19,13 +19,13 @@ _TINY_IMAGE_IDS = {'boi_token_id': 4089, 'eoi_token_id': 4093, 'image_token_id':
                    'video_token_id': 4095, 'boa_token_id': 4090, 'eoa_token_index': 4094,
                    'audio_token_id': 4092}
 
-# What E2B and E4B have in common; their towers are not imitated.
+# What E2B and E4B have in common; their audio encoders are not imitated.
 _SMALL: dict[str, Any] = {
     'num_attention_heads': 8, 'attention_k_eq_v': False, 'sliding_window': 512,
     'max_position_embeddings': 131072, 'hidden_size_per_layer_input': 256,
     'use_bidirectional_attention': None,
 }
-_FULL_EVERY = {'e2b': 5, 'tiny-e2b': 5}  # else 6
+_FULL_EVERY = {'e2b': 5, 'tiny-e2b': 5, 'tiny-e2b-vision': 5}  # else 6
 
 _SIZES: dict[str, dict[str, Any]] = {
     '26b-a4b': {
@@ -71,7 +71,7 @@ _SIZES: dict[str, dict[str, Any]] = {
         'vocab_size_per_layer_input': 512, 'max_position_embeddings': 4096,
         'hidden_size_per_layer_input': 32, 'num_kv_shared_layers': 5, 'use_double_wide_mlp': True,
     },
-    # a tower and experts, and the 12B's embedder: for a vocabulary of 4,096
+    # a tower and experts, the 12B's embedder, E2B's tower: for a vocabulary of 4,096
     'tiny-vision': {
         'hidden_size': 64, 'num_hidden_layers': 6, 'intermediate_size': 96,
         'num_attention_heads': 4, 'num_key_value_heads': 2, 'num_global_key_value_heads': 1,
@@ -85,10 +85,19 @@ _SIZES: dict[str, dict[str, Any]] = {
         'head_dim': 16, 'global_head_dim': 32, 'sliding_window': 32, 'vocab_size': 4096,
         'max_position_embeddings': 4096,
     },
+    'tiny-e2b-vision': {
+        **_SMALL, 'hidden_size': 64, 'num_hidden_layers': 10, 'intermediate_size': 96,
+        'num_attention_heads': 4, 'num_key_value_heads': 1, 'head_dim': 16,
+        'global_head_dim': 32, 'sliding_window': 32, 'vocab_size': 4096,
+        'vocab_size_per_layer_input': 4096, 'max_position_embeddings': 4096,
+        'hidden_size_per_layer_input': 32, 'num_kv_shared_layers': 5, 'use_double_wide_mlp': True,
+    },
 }
 
 PRESETS = tuple(_SIZES)
 _UNIFIED = ('12b', 'tiny-unified')
+_TINY_SIGHTED = ('tiny-vision', 'tiny-unified', 'tiny-e2b-vision')
+_SMALL_TOWERS = ('e2b', 'e4b', 'tiny-e2b-vision')
 
 
 def preset_config(preset: str) -> dict[str, Any]:
@@ -108,13 +117,13 @@ def preset_config(preset: str) -> dict[str, Any]:
         'tie_word_embeddings': True,
         'vision_config': None,
     }
-    sighted = preset in ('tiny-vision', 'tiny-unified')
+    sighted = preset in _TINY_SIGHTED
     if tiny and not sighted:             # text only: no media tokens in a vocabulary of 512
         return config
     config.update(_TINY_IMAGE_IDS if tiny else _IMAGE_IDS)
-    if preset in ('e2b', 'e4b'):
-        return config
     config['vision_config'] = _unified_vision() if unified else _tower()
+    if preset in _SMALL_TOWERS:
+        config['vision_config'].update(_SMALL_TOWER)
     if tiny:
         config['vision_config'].update(_TINY_EMBEDDER if unified else _TINY_TOWER)
     elif unified:
@@ -178,6 +187,11 @@ def _tower() -> dict[str, Any]:
     }
 
 
+_SMALL_TOWER: dict[str, Any] = {
+    'head_dim': 64, 'hidden_size': 768, 'intermediate_size': 3072, 'num_attention_heads': 12,
+    'num_hidden_layers': 16, 'num_key_value_heads': 12, 'standardize': False,
+    'use_clipped_linears': True,
+}
 _TINY_TOWER: dict[str, Any] = {
     'default_output_length': 70, 'head_dim': 12, 'hidden_size': 48, 'intermediate_size': 64,
     'num_attention_heads': 4, 'num_hidden_layers': 2, 'num_key_value_heads': 4,

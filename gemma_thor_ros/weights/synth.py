@@ -194,6 +194,8 @@ def _spread(name: str, shape: Shape, config: Mapping[str, Any]) -> tuple[float, 
         return float(shape[0]) ** -0.25, 0.02 * float(shape[0]) ** -0.25
     if last.startswith(('std_bias', 'bias')):
         return 0.0, 0.02
+    if last.endswith(('put_min', 'put_max')):    # of numbers with spread 1: few are clipped
+        return (-4.0 if last.endswith('min') else 4.0), 0.1
     if len(shape) == 1:                  # norms, scalars, per-expert and standardising scales
         return 1.0, 0.03
     if last in ('position_embedding_table', 'pos_embedding'):

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names and shapes of the vision and audio tensors beside the text model.
 
-The tower of the 26B and 31B, and the encoder-free embedders of the 12B. They are always bf16.
+The towers of the 26B and 31B and of E2B and E4B, and the encoder-free embedders of the 12B. They
+are always bf16. The audio encoder of E2B and E4B is left out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from gemma_thor_ros.weights.shapes import Shape
 
 _NORMS = ('input_layernorm', 'post_attention_layernorm', 'pre_feedforward_layernorm',
           'post_feedforward_layernorm')
+_LINEARS = (*(f'self_attn.{name}_proj' for name in 'qkvo'),
+            *(f'mlp.{name}_proj' for name in ('gate', 'up', 'down')))
+# What E2B and E4B hold each linear layer's input and output to; scalars.
+BOUNDS = ('input_min', 'input_max', 'output_min', 'output_max')
 
 
 def tower_shapes(config: Mapping[str, Any]) -> dict[str, Shape]:
@@ -28,7 +33,7 @@ def tower_shapes(config: Mapping[str, Any]) -> dict[str, Shape]:
         shapes.update(_patch_embedder(vision))
         shapes['model.embed_vision.embedding_projection.weight'] = (
             hidden, vision['mm_embed_dim'])
-    if audio:
+    if audio and 'audio_embed_dim' in audio:
         shapes['model.embed_audio.embedding_projection.weight'] = (
             hidden, audio['audio_embed_dim'])
     return shapes
@@ -60,6 +65,9 @@ def _vision_tower(vision: Mapping[str, Any]) -> dict[str, Shape]:
             f'{layer}mlp.down_proj.linear.weight': (hidden, inner),
         })
         shapes.update({f'{layer}{norm}.weight': (hidden,) for norm in _NORMS})
+        if vision.get('use_clipped_linears'):
+            shapes.update({f'{layer}{linear}.{bound}': () for linear in _LINEARS
+                           for bound in BOUNDS})
     if vision['standardize']:
         shapes[f'{start}std_bias'] = (hidden,)
         shapes[f'{start}std_scale'] = (hidden,)

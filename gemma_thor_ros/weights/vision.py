@@ -78,6 +78,8 @@ class VisionWeights(Mapping[str, Weight]):
                 continue
             if form is Form.DENSE:
                 name = candidate if candidate in tensors else f'{candidate}.weight'
+                if shape == () and tensors[name].shape == (1,):
+                    shape = (1,)
                 return check_dense(tensors, name, shape), form, shape
             if len(shape) != 2:
                 raise ConfigError(f'{tensors.folder}: {candidate!r} is {form.value}; only the '

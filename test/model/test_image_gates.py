@@ -80,7 +80,7 @@ def jobs(kind: str) -> list[Job]:
             Job(request('text', kind, [50]), 2)]
 
 
-KINDS = ['tower', 'embedder', 'causal']
+KINDS = ['tower', 'embedder', 'clipped']
 BOTH_WAYS = ['tower', 'embedder']
 
 
@@ -230,7 +230,7 @@ def test_a_hit_inside_an_image_is_caught(kind: str, monkeypatch: pytest.MonkeyPa
     assert warm_gate(model(kind), visits(kind), checkpoint_interval=1, **OPTIONS)
 
 
-@pytest.mark.parametrize('kind', ['tower', 'causal'])
+@pytest.mark.parametrize('kind', ['tower', 'clipped'])
 @pytest.mark.parametrize('wrong', ['left out', 'of the first image'])
 def test_a_wrong_hash_is_caught(kind: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def key(self: prefix_cache.Trail, page: int) -> bytes:

@@ -192,8 +192,25 @@ EMBEDDER: list[Patch] = [
     argument('layer_norm_ref', 4, lambda eps: 1e-2),
     projection_of_rows_without_a_norm,
 ]
+
+
+def unclipped(which: slice) -> Patch:
+    """Leave the bounds of inputs or of outputs away."""
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        right = vision_table.CpuVisionOps.clipped_linear
+
+        def clipped_linear(self: Any, out: Array, x: Array, weight: Any, bounds: Any) -> None:
+            wide = list(bounds)
+            wide[which] = -np.inf, np.inf
+            right(self, out, x, weight, tuple(wide))
+        monkeypatch.setattr(vision_table.CpuVisionOps, 'clipped_linear', clipped_linear)
+    return plant
+
+
+CLIPPED = [unclipped(slice(0, 2)), unclipped(slice(2, 4))]
 HIDDEN = [(EMBEDDER[0], 'embedder')]                     # by a norm, all but its eps
-PLANTS = [(plant, 'tower') for plant in TOWER] + [(plant, 'embedder') for plant in EMBEDDER]
+PLANTS = [(plant, name) for name, plants in (
+    ('tower', TOWER), ('embedder', EMBEDDER), ('clipped', CLIPPED)) for plant in plants]
 
 
 @pytest.mark.parametrize(('plant', 'name'), PLANTS)

@@ -171,7 +171,37 @@ def change_rows(model: Gemma4, change: Callable[[Array], Array]) -> None:
     model.forward = forward                              # type: ignore[method-assign]
 
 
+def inputs_of_the_image_token(model: Gemma4) -> None:
+    """Per-layer embeddings of the image token instead of the pad token."""
+    right = model.ops.per_layer_inputs
+
+    def inputs(out: Array, tokens: Array, *rest: Any) -> None:
+        right(out, np.where(tokens == model.config.pad_token_id, cases.IDS['image_token_id'],
+                            tokens), *rest)
+    model.ops = dataclasses.replace(model.ops, per_layer_inputs=inputs)
+
+
+def inputs_before_the_image(model: Gemma4) -> None:
+    """Soft tokens come after the per-layer embeddings were made of the rows."""
+    right = model.ops.per_layer_inputs
+    placed: list[Any] = []
+
+    class Late(type(model.ops)):                         # type: ignore[misc]
+        def place_rows(self, residual: Array, rows: Any, values: Array) -> None:
+            placed.append((residual, rows, values))
+
+    def inputs(*args: Any) -> None:
+        right(*args)
+        for residual, rows, values in placed:
+            residual[rows] = values
+        placed.clear()
+    fields = {field.name: getattr(model.ops, field.name)
+              for field in dataclasses.fields(model.ops)}
+    model.ops = Late(**{**fields, 'per_layer_inputs': inputs})
+
+
 PLANTS: list[tuple[Plant, str]] = [
+    (inputs_of_the_image_token, 'clipped'), (inputs_before_the_image, 'clipped'),
     (blocks_as('causal', 'causal'), 'tower'), (blocks_as('causal', 'causal'), 'embedder'),
     (blocks_as('in window', 'whole'), 'tower'), (blocks_as('whole', 'causal'), 'tower'),
     (blocks_as('in window', 'whole'), 'embedder'), (blocks_as('whole', 'causal'), 'embedder'),

@@ -13,7 +13,7 @@ import counter_weights
 import numpy as np
 import numpy.typing as npt
 
-from gemma_thor_ros.weights.tower_shapes import tower_shapes
+from gemma_thor_ros.weights.tower_shapes import BOUNDS, tower_shapes
 from gemma_thor_ros.weights.vision import canonical_name
 
 S, F = 'sliding_attention', 'full_attention'
@@ -40,7 +40,13 @@ EMBEDDER: dict[str, Any] = {
 }
 IDS = {'image_token_id': 90, 'boi_token_id': 91, 'eoi_token_id': 92, 'video_token_id': 93,
        'audio_token_id': 94}
-# 'causal': a tower under a text model whose blocks look back only, as in small models
+# E2B's form: per-layer embeddings, rows of an image look back only, clipped linear layers
+SMALL_TEXT: dict[str, Any] = {
+    **TEXT, 'attention_k_eq_v': False, 'num_key_value_heads': 1, 'num_kv_shared_layers': 2,
+    'use_double_wide_mlp': True, 'hidden_size_per_layer_input': 12,
+    'vocab_size_per_layer_input': 96, 'use_bidirectional_attention': None,
+}
+# 'causal': a tower under a text model whose blocks look back only
 CONFIGS: dict[str, dict[str, Any]] = {
     'tower': {'model_type': 'gemma4', 'text_config': TEXT, 'vision_config': TOWER, **IDS},
     'embedder': {'model_type': 'gemma4_unified', 'vision_config': EMBEDDER, **IDS, 'text_config': {
@@ -49,11 +55,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     'causal': {'model_type': 'gemma4', **IDS, 'text_config': {
         **TEXT, 'use_bidirectional_attention': None},
         'vision_config': {**TOWER, 'standardize': False, 'num_hidden_layers': 1}},
+    'clipped': {'model_type': 'gemma4', **IDS, 'text_config': SMALL_TEXT, 'vision_config': {
+        **TOWER, 'standardize': False, 'use_clipped_linears': True}},
 }
 BUDGET = 70
 # (height, width): scaled down, up from almost nothing, and a thin one
 PICTURES = {'wide': (120, 300), 'small': (9, 7), 'thin': (5, 300)}
-PROMPTS = {'tower': ('wide', 'small'), 'embedder': ('wide', 'small'), 'causal': ('thin',)}
+PROMPTS = {'tower': ('wide', 'small'), 'embedder': ('wide', 'small'), 'causal': ('thin',),
+           'clipped': ('thin', 'small')}
 
 
 def picture(name: str, height: int, width: int) -> npt.NDArray[np.uint8]:
@@ -65,8 +74,15 @@ def picture(name: str, height: int, width: int) -> npt.NDArray[np.uint8]:
 
 def vision_tensors(config: dict[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
     """On-disk name -> numbers of a config's vision part."""
-    return {name: counter_weights.tensor(f'vision.{canonical_name(name)}', shape)
+    return {name: _bound(name) if name.endswith(BOUNDS)
+            else counter_weights.tensor(f'vision.{canonical_name(name)}', shape)
             for name, shape in tower_shapes(config).items()}
+
+
+def _bound(name: str) -> npt.NDArray[np.float32]:
+    """A bound that some numbers pass: 1 to 2 in magnitude, of inputs and of outputs."""
+    size = 1 + int(counter_weights.counter_bytes(name, 1)[0]) / 256
+    return np.array(-size if name.endswith('min') else size, np.float32)
 
 
 def prompt(name: str, num_tokens: list[int]) -> tuple[list[int], list[int]]:

@@ -27,7 +27,7 @@ from gemma_thor_ros.schema import ChatRequest
 from gemma_thor_ros.server.run import Sidecar
 
 HTTP = httpx.Client(timeout=30.0, trust_env=False)
-PRESETS = ('tiny-vision', 'tiny-unified')
+PRESETS = ('tiny-vision', 'tiny-unified', 'tiny-e2b-vision')
 
 
 class Sighted:

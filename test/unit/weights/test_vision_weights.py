@@ -32,7 +32,8 @@ DENSE = 'model.vision_embedder.patch_dense'
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     top = tmp_path_factory.mktemp('vision')
     for preset, form in (('tiny-vision', 'bf16'), ('tiny-unified', 'mlx-4bit-g32'),
-                         ('tiny-vision', 'compressed-tensors'), ('tiny-unified', 'bf16')):
+                         ('tiny-vision', 'compressed-tensors'), ('tiny-unified', 'bf16'),
+                         ('tiny-e2b-vision', 'bf16')):
         write_synthetic(top / f'{preset}.{form}', preset, form, 3)
     return {path.name: path for path in top.iterdir()}
 
@@ -54,6 +55,9 @@ def test_every_form_of_checkpoint_has_its_vision_part(folders: dict[str, Path]) 
     tower = VisionWeights(open_checkpoint(folders['tiny-vision.bf16']))
     assert len(tower) == 2 * 13 + 2 + 2 + 1
     assert tower['encoder.layers.1.self_attn.q_proj'].shape == (48, 48)
+    small = VisionWeights(open_checkpoint(folders['tiny-e2b-vision.bf16']))
+    assert len(small) == 2 * (13 + 7 * 4) + 2 + 1
+    assert small['encoder.layers.1.mlp.up_proj.output_max'].shape == ()
     assert tower['std_bias'].shape == (48,) and tower['embedding_projection'].shape == (64, 48)
 
 
@@ -161,7 +165,8 @@ def test_reasons_for_refusing_images(folders: dict[str, Path], tmp_path: Path) -
     for change, words in (
             ({'image_token_id': None}, 'config.json has no image_token_id'),
             ({'vision_config': None}, ''),
-            ({'vision_config': {**vision, 'use_clipped_linears': True}}, 'use_clipped_linears'),
+            ({'vision_config': {**vision, 'use_clipped_linears': True}},
+             "layers.0.self_attn.q_proj.input_min' is missing"),
             ({'vision_config': {**vision, 'patch_size': 14}}, 'patch_size is 14'),
             ({'vision_config': {**vision, 'model_type': 'siglip'}}, "model_type is 'siglip'"),
             ({'vision_config': {**vision, 'hidden_activation': 'silu'}}, 'hidden_activation'),
