@@ -7,7 +7,8 @@
 Each part is a process of its own with a time limit, so that a crash, a hang or a lost device
 costs that part alone; what it wrote until then stays. Parts, the most wanted first: the tests of
 the CUDA path, the demo model against the CPU, then gemma-thor bench: decode, where the time goes,
-verify; sequences, 16 bit pages, prefill. Files in FOLDER: receipt-*.json, *.log, summary.txt.
+verify; drafts; sequences, 16 bit pages, prefill. Files in FOLDER: receipt-*.json, *.log,
+summary.txt.
 
 Needs Python with NumPy, CuPy and threadpoolctl, for the tests pytest and hypothesis too; the
 package itself is taken from this tree. No network.
@@ -28,14 +29,16 @@ MAIN = 'import sys; from gemma_thor_ros.cli.main import main; sys.exit(main(sys.
 
 def parts(out: Path, commit: str) -> list[tuple[str, list[str], int]]:
     """What is run, in this order."""
-    tests = ['test_cuda_model.py', 'test_cuda_load.py']
+    tests = {'model_tests': ['test_cuda_model.py', 'test_cuda_load.py'],
+             'draft_tests': ['test_cuda_drafters.py']}
     found: list[tuple[str, list[str], int]] = [
-        ('model_tests', ['-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-x',
-                         *(str(ROOT / 'test' / 'kernels' / name) for name in tests)], 130),
+        *((name, ['-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-x',
+                  *(str(ROOT / 'test' / 'kernels' / file) for file in files)], 130)
+          for name, files in tests.items()),
         ('demo', [str(ROOT / 'bench' / 'device_errors.py'), '--receipt',
                   str(out / 'receipt-demo.json'), '--commit', commit], 60)]
     # all parts of a group share the model, whose making takes longest
-    for group in (('decode', 'nodes', 'verify'), ('sequences', 'fp8', 'prefill')):
+    for group in (('decode', 'nodes', 'verify'), ('draft',), ('sequences', 'fp8', 'prefill')):
         found.append(('-'.join(group), [
             '-c', MAIN, 'bench', '--parts', ','.join(group), '--commit', commit, '--receipt',
             str(out / f'receipt-{"-".join(group)}.json')], 190))

@@ -19,6 +19,7 @@ import pytest
 from gemma_thor_ros.ops import device
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'model'))      # the engine's gates
 
 from emulator import COMPILER, Emulator
 from machine import Machine, emulated_machine

@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from engine_gates import Answer, Job
 from host_device import HostStream
 from machine import normal, to_bf16
 from test_cuda_model import CONFIGS, CONTEXT, weights
@@ -24,13 +23,10 @@ from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
 from gemma_thor_ros.models.draft_target import DraftTarget
 from gemma_thor_ros.models.gemma4 import Gemma4
 from gemma_thor_ros.models.mtp import Mtp
+from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.weights.canonical import DenseWeight
 from gemma_thor_ros.weights.drafter_shapes import drafter_shapes
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'model'))
-
-from engine_gates import Answer, Job
 
 Array = np.ndarray
 PAGE = 16
@@ -74,16 +70,18 @@ class DraftRig:
     """A model and its drafter on the device."""
 
     def __init__(self, name: str, kind: str, stream: Any, kv_dtype: Any = 'bf16',
-                 setting: Any = None, prompt_rows: int = 256) -> None:
+                 setting: Any = None, scalar: float | None = None) -> None:
         self.config = ModelConfig.from_dict(CONFIGS[name])
         self.stream = stream
         self.kv_dtype = kv_dtype
         self.draft_config = draft_config(kind, self.config, setting)
-        self.weights = weights(name)
+        self.weights = dict(weights(name))
+        if scalar is not None:           # of the last layer
+            self.weights['layers.1.layer_scalar'] = DenseWeight(
+                to_bf16(np.full(1, scalar, np.float32)), 'bf16')
         self.draft_weights = draft_weights(RAW[kind])
         self.model = CudaGemma4(self.config, self.weights, DeviceLoader(stream), stream=stream,
-                                context_length=CONTEXT, kv_dtype=kv_dtype,
-                                prompt_rows=prompt_rows)
+                                context_length=CONTEXT, kv_dtype=kv_dtype)
         self.drafter = device_drafter(self.draft_config, self.draft_weights, self.model,
                                       context_length=CONTEXT)
 
@@ -101,7 +99,7 @@ class DraftRig:
 
 
 class Oracle:
-    """Makes the drafts of a rig on the emulator the plain answers' own, but for some of them.
+    """Makes the drafts of a rig the plain answers' own, but for some of them.
 
     A wrong one is that of every `wrong_each`-th position; 1: all of them.
     """
@@ -118,6 +116,7 @@ class Oracle:
 
     def _launch(self, inputs: Any, choose: Any, count: int, steps: int, kv_cache: Any) -> None:
         self._right(inputs, choose, count, steps, kv_cache)
+        self.rig.stream.synchronize()
         picks, layout = self.rig.drafter._picks, self.rig.drafter.network.layout(count, steps)
         for b in range(count):
             token, position = int(inputs.ids[b * inputs.ids_stride]), int(inputs.starts[b])
@@ -129,6 +128,8 @@ class Oracle:
                     wrong = (position + i) % self.wrong_each == 0
                     picks.tokens[b * layout.row_stride + step * layout.step_stride] = (
                         right + wrong) % 256
+        if not isinstance(self.rig.stream, HostStream):
+            device.cupy().cuda.runtime.deviceSynchronize()
 
 
 def poisonable(model: CudaGemma4, drafter: CudaDrafter | None = None) -> None:
