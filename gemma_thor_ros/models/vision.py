@@ -28,7 +28,6 @@ class Loader(Protocol):
 
     def vector(self, weight: StoredWeight) -> Any: ...
     def linear(self, *parts: StoredWeight) -> Any: ...
-    def gate_up(self, gate: StoredWeight, up: StoredWeight) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -132,11 +131,8 @@ class _Tower:
             self._project(branch, attended, layer.o_proj)
             ops.add_norms(residual, (normed,), branch, layer.post_attention_layernorm,
                           (layer.pre_feedforward_layernorm,), eps)
-            if config.use_clipped_linears:
-                self._project(products, normed, layer.gate_up_proj)
-                ops.geglu(inner, products)
-            else:
-                ops.gate_up(inner, products, normed, layer.gate_up_proj)
+            self._project(products, normed, layer.gate_up_proj)
+            ops.geglu(inner, products)
             self._project(branch, inner, layer.down_proj)
             ops.add_norms(residual, (), branch, layer.post_feedforward_layernorm, (), eps)
         num_tokens = num // config.pooling_kernel_size ** 2
@@ -195,8 +191,7 @@ def _tower_layer(weights: Mapping[str, StoredWeight], index: int, loader: Loader
 
     def projection(*names: str) -> _Projection:
         if not clipped:
-            make = loader.gate_up if len(names) == 2 else loader.linear
-            return make(*map(get, names))
+            return loader.linear(*map(get, names))
         return tuple(_clipped(get, name, loader) for name in names)
 
     return _TowerLayer(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma_thor_ros.ops.layer_norm import layer_norm_ref
+from gemma_thor_ros.ops.linear import RowTiles, linear_ref
 from gemma_thor_ros.ops.rms_norm import rms_norm_ref
 from gemma_thor_ros.ops.rounding import stored
 from gemma_thor_ros.ops.table import OpTable
@@ -50,7 +51,6 @@ class VisionOps(Protocol):
     def layer_norm(self, x: Any, weight: Any, bias: Any, eps: float) -> None: ...
     def add_norms(self, residual: Any, outs: Sequence[Any], branch: Any, weight: Any,
                   weights: Sequence[Any], eps: float) -> None: ...
-    def gate_up(self, inner: Any, products: Any, x: Any, weight: Any) -> None: ...
     def add_positions(self, x: Any, x_table: Any, y_table: Any, columns: int) -> None: ...
     def rope(self, num_patches: int, columns: int, theta: float, head_dim: int) -> Any: ...
     def turn_heads(self, qkv: Any, q_norm: Any, k_norm: Any, rope: Any, num_heads: int,
@@ -69,8 +69,8 @@ class CpuVisionOps:
 
     @property
     def row_tile(self) -> int:
-        """Rows of a matrix product: all rows of an image are prompt rows."""
-        return self._table.tiles.prefill
+        """The rows of an image are one product, since nobody else's stand beside them."""
+        return 1
 
     def scope(self) -> Any:
         """Context manager around one image."""
@@ -88,11 +88,11 @@ class CpuVisionOps:
 
     def linear(self, out: Any, x: Any, weight: Any) -> None:
         """x W^T."""
-        self._table.linear(out, x, weight, 0)
+        linear_ref(out, x, weight, 0, tiles=RowTiles(1, x.shape[0]), rounding=self._rounding)
 
     def clipped_linear(self, out: Any, x: Any, weight: Any, bounds: Bounds) -> None:
         """clip(clip(x) W^T); out (T, N) may be columns of a wider array."""
-        self._table.linear(out, np.clip(x, *bounds[:2]), weight, 0)
+        self.linear(out, np.clip(x, *bounds[:2]), weight)
         np.clip(out, *bounds[2:], out=out)
 
     def geglu(self, inner: Any, products: Any) -> None:
@@ -117,10 +117,6 @@ class CpuVisionOps:
                   weights: Sequence[Any], eps: float) -> None:
         """residual += rms(branch; weight), then its norms."""
         self._table.add_norms(residual, outs, branch, weight, weights, eps, 1.0)
-
-    def gate_up(self, inner: Any, products: Any, x: Any, weight: Any) -> None:
-        """geglu of the two halves of x W^T."""
-        self._table.gate_up(inner, products, x, weight, 0)
 
     def add_positions(self, x: Any, x_table: Any, y_table: Any, columns: int) -> None:
         """x += the embeddings of each patch's place."""

@@ -27,6 +27,24 @@ _SMALL: dict[str, Any] = {
 }
 _FULL_EVERY = {'e2b': 5, 'tiny-e2b': 5, 'tiny-e2b-vision': 5}  # else 6
 
+# Small enough for tests on any machine; every axis differs from its neighbours, the prompt of any
+# test is longer than the window, and stop ids 1, 50 and 106 lie inside the vocabulary.
+_TINY_MOE: dict[str, Any] = {
+    'hidden_size': 64, 'num_hidden_layers': 6, 'intermediate_size': 96,
+    'num_attention_heads': 4, 'num_key_value_heads': 2, 'num_global_key_value_heads': 1,
+    'head_dim': 16, 'global_head_dim': 32, 'sliding_window': 8, 'vocab_size': 512,
+    'max_position_embeddings': 4096, 'enable_moe_block': True, 'num_experts': 4,
+    'top_k_experts': 2, 'moe_intermediate_size': 48,
+}
+_TINY_E2B: dict[str, Any] = {
+    **_SMALL, 'hidden_size': 64, 'num_hidden_layers': 10, 'intermediate_size': 96,
+    'num_attention_heads': 4, 'num_key_value_heads': 1, 'head_dim': 16,
+    'global_head_dim': 32, 'sliding_window': 8, 'vocab_size': 512,
+    'vocab_size_per_layer_input': 512, 'max_position_embeddings': 4096,
+    'hidden_size_per_layer_input': 32, 'num_kv_shared_layers': 5, 'use_double_wide_mlp': True,
+}
+_SIGHTED = {'sliding_window': 32, 'vocab_size': 4096}
+
 _SIZES: dict[str, dict[str, Any]] = {
     '26b-a4b': {
         'hidden_size': 2816, 'num_hidden_layers': 30, 'intermediate_size': 2112,
@@ -50,48 +68,21 @@ _SIZES: dict[str, dict[str, Any]] = {
         **_SMALL, 'hidden_size': 1536, 'num_hidden_layers': 35, 'intermediate_size': 6144,
         'num_key_value_heads': 1, 'num_kv_shared_layers': 20, 'use_double_wide_mlp': True,
     },
-    # Small enough for tests on any machine; every axis differs from its neighbours, the prompt of
-    # any test is longer than the window, and stop ids 1, 50 and 106 lie inside the vocabulary.
-    'tiny-moe': {
-        'hidden_size': 64, 'num_hidden_layers': 6, 'intermediate_size': 96,
-        'num_attention_heads': 4, 'num_key_value_heads': 2, 'num_global_key_value_heads': 1,
-        'head_dim': 16, 'global_head_dim': 32, 'sliding_window': 8, 'vocab_size': 512,
-        'max_position_embeddings': 4096, 'enable_moe_block': True, 'num_experts': 4,
-        'top_k_experts': 2, 'moe_intermediate_size': 48,
-    },
+    'tiny-moe': _TINY_MOE,
     'tiny-dense': {
         'hidden_size': 80, 'num_hidden_layers': 6, 'intermediate_size': 176,
         'num_attention_heads': 4, 'num_key_value_heads': 2, 'num_global_key_value_heads': 1,
         'sliding_window': 16, 'vocab_size': 512, 'max_position_embeddings': 4096,
     },
-    'tiny-e2b': {
-        **_SMALL, 'hidden_size': 64, 'num_hidden_layers': 10, 'intermediate_size': 96,
-        'num_attention_heads': 4, 'num_key_value_heads': 1, 'head_dim': 16,
-        'global_head_dim': 32, 'sliding_window': 8, 'vocab_size': 512,
-        'vocab_size_per_layer_input': 512, 'max_position_embeddings': 4096,
-        'hidden_size_per_layer_input': 32, 'num_kv_shared_layers': 5, 'use_double_wide_mlp': True,
-    },
+    'tiny-e2b': _TINY_E2B,
     # a tower and experts, the 12B's embedder, E2B's tower: for a vocabulary of 4,096
-    'tiny-vision': {
-        'hidden_size': 64, 'num_hidden_layers': 6, 'intermediate_size': 96,
-        'num_attention_heads': 4, 'num_key_value_heads': 2, 'num_global_key_value_heads': 1,
-        'head_dim': 16, 'global_head_dim': 32, 'sliding_window': 32, 'vocab_size': 4096,
-        'max_position_embeddings': 4096, 'enable_moe_block': True, 'num_experts': 4,
-        'top_k_experts': 2, 'moe_intermediate_size': 48,
-    },
+    'tiny-vision': {**_TINY_MOE, **_SIGHTED},
     'tiny-unified': {
         'hidden_size': 80, 'num_hidden_layers': 6, 'intermediate_size': 176,
         'num_attention_heads': 4, 'num_key_value_heads': 2, 'num_global_key_value_heads': 1,
-        'head_dim': 16, 'global_head_dim': 32, 'sliding_window': 32, 'vocab_size': 4096,
-        'max_position_embeddings': 4096,
+        'head_dim': 16, 'global_head_dim': 32, 'max_position_embeddings': 4096, **_SIGHTED,
     },
-    'tiny-e2b-vision': {
-        **_SMALL, 'hidden_size': 64, 'num_hidden_layers': 10, 'intermediate_size': 96,
-        'num_attention_heads': 4, 'num_key_value_heads': 1, 'head_dim': 16,
-        'global_head_dim': 32, 'sliding_window': 32, 'vocab_size': 4096,
-        'vocab_size_per_layer_input': 4096, 'max_position_embeddings': 4096,
-        'hidden_size_per_layer_input': 32, 'num_kv_shared_layers': 5, 'use_double_wide_mlp': True,
-    },
+    'tiny-e2b-vision': {**_TINY_E2B, **_SIGHTED, 'vocab_size_per_layer_input': 4096},
 }
 
 PRESETS = tuple(_SIZES)
