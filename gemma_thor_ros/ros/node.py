@@ -56,7 +56,12 @@ def _run(args: list[str], end: threading.Event) -> int:
         failed.set()
         end.set()
 
-    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:  # a parameter file that is not there, an option without value
+        reason = str(error).partition(', at ')[0]
+        _complain(f'the ROS arguments are of no use: {reason}')
+        return EXIT_USAGE
     try:
         node = LlmNode(on_engine_failed=on_engine_failed)
     except ConfigError as error:

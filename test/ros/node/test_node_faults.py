@@ -8,6 +8,8 @@ import json
 import shutil
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -146,6 +148,14 @@ def test_a_policy_with_a_wrong_field_fails_configure(peer, start_node, tmp_path)
     failed = peer.wait_engine(states, EngineState.FAILED)
     assert f'{policy}:4' in failed.error_msg and 'descriptoin' in failed.error_msg
     assert peer.state() == 'unconfigured' and process.process.poll() is None
+
+
+def test_ros_arguments_that_can_not_be_read_end_it_in_one_line(ros_env):
+    ended = subprocess.run(
+        [sys.executable, '-P', '-m', 'gemma_thor_ros.ros.node', '--ros-args', '--params-file',
+         '/nowhere.yaml'], capture_output=True, text=True, timeout=30.0, check=False)
+    assert ended.returncode == 2 and 'Traceback' not in ended.stderr
+    assert '/nowhere.yaml' in ended.stderr.splitlines()[-1]
 
 
 BROKEN_ENGINE = """
