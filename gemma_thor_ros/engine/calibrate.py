@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gemma_thor_ros.engine.device_runner import Chooser
 from gemma_thor_ros.models.batch import Batch, Role, Span
 from gemma_thor_ros.models.drafter import Drafter, DraftSpan, Taps
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
@@ -21,6 +22,7 @@ from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
 _ROWS = (1, 2, 4, 8, 16, 32)
 _SPAN_ROWS = 16
 _REPEATS = 3
+_GREEDY = SampleSettings(temperature=0.0)
 
 
 def measure(model: Any, target_cache: Any, drafter: Drafter, cache: Any, *, page_size: int,
@@ -35,6 +37,11 @@ def measure(model: Any, target_cache: Any, drafter: Drafter, cache: Any, *, page
 
     def step(batch: Batch) -> None:
         nonlocal hidden
+        if isinstance(model, Chooser) and not layers:        # logits would go to the host else
+            model.choose(batch, target_cache, [SampleRow(_GREEDY, int(position) + 1)
+                                               for position in batch.positions],
+                         run_ahead=False, logits_of=())
+            return
         taps = Taps(layers)
         model.forward(batch, target_cache, *([taps] if layers else []))
         hidden = taps.hidden(batch.token_ids.size)
@@ -51,7 +58,7 @@ def measure(model: Any, target_cache: Any, drafter: Drafter, cache: Any, *, page
         table = context.spans[0].full_pages
         for count in sorted({1, drafter.config.max_drafts}):
             span = DraftSpan(5, _SPAN_ROWS, count, table, table, hidden[:, -1],
-                             SampleRow(SampleSettings(temperature=0.0), _SPAN_ROWS + 1))
+                             SampleRow(_GREEDY, _SPAN_ROWS + 1))
             by_drafts[count] = _best(
                 lambda span=span: drafter.draft([span], cache, target_cache))  # type: ignore[misc]
     return by_rows, by_drafts

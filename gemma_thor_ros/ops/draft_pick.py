@@ -57,7 +57,8 @@ def draft_accept(draft_ids: Any, starts: Any, newest: Any, draft_spans: Any, rec
     """Enqueue the start of a draft behind a verify step whose tokens are just being chosen.
 
     draft_ids (B * n,) i32 gets every n-th entry; starts (B,) and newest (B, 2) as in the twin;
-    draft_spans (B, 4) {b, 1, position of the last key, 0}; records of `layout` get positions.
+    draft_spans (B, 4) {b, 1, position of the last key, 0}; records of `layout` get positions. It
+    comes behind copies, so it does not overlap what was before them.
     """
     sizes = check('draft_accept', starts=starts, newest=newest, draft_spans=draft_spans,
                   records=records, spans=spans)
@@ -66,7 +67,7 @@ def draft_accept(draft_ids: Any, starts: Any, newest: Any, draft_spans: Any, rec
     assert last < sizes['R'], (sizes, layout)
     device.launch(device.compiled(spec('draft_accept')), (sizes['B'],), 32,
                   (draft_ids, starts, newest, draft_spans, records, token_ids, tokens, spans,
-                   draft_ids.shape[0] // sizes['B'], *layout), stream)
+                   draft_ids.shape[0] // sizes['B'], *layout), stream, overlap=False)
 
 
 def draft_confidence_ref(logits: npt.NDArray[Any], tokens: Int32,

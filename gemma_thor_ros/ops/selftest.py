@@ -23,6 +23,11 @@ from gemma_thor_ros import resources
 from gemma_thor_ros.ops import (
     attention_decode,
     device,
+    draft_attention,
+    draft_context,
+    draft_heads,
+    draft_pick,
+    draft_rows,
     embed,
     geglu,
     gemm_bf16,
@@ -48,6 +53,7 @@ from gemma_thor_ros.ops.sample import (
     scratch_sizes,
 )
 from gemma_thor_ros.ops.scratch import Scratch
+from gemma_thor_ros.ops.swiglu import swiglu_ref
 
 Array = npt.NDArray[Any]
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -327,6 +333,78 @@ def _tokens(stream: Any) -> tuple[Array, Array]:
     return _fetch(tokens, stream), expected.astype(np.float64)
 
 
+def _draft_block(stream: Any) -> tuple[Array, Array]:
+    """Context K and V into pages, a block's q and k, and its attention over both."""
+    heads, length, block, dim, page = 2, 70, 4, 64, 16
+    pages = np.array([[3, 0, 4, 1, 2]], np.int32)
+    k_pages, v_pages = (device.zeros((1, 5, page, 1, dim), np.uint16) for _ in range(2))
+    kv, qkv = _bits(_normal(23, length, 2 * dim)), _bits(_normal(24, block, (heads + 2) * dim))
+    norm, positions = 1 + _normal(25, dim) / 8, np.arange(length, dtype=np.int32)
+    turns, table = device.put(kv_append.rope_turns(1e6, dim, dim // 2)), device.put(pages)
+    placed, starts = device.put(norm), device.put(np.array([length], np.int32))
+    draft_context.draft_context(
+        k_pages, v_pages, device.put(kv), device.put(norm[None]), turns,
+        device.put(np.zeros(length, np.int32)), device.put(positions), table, 0, 1e-6, stream)
+    rows, out = device.put(qkv), _out(block, heads, dim)
+    draft_heads.draft_heads(rows, placed, placed, turns, starts, num_q_heads=heads, num_k_heads=1,
+                            offset=0, eps=1e-6, q_scale=dim ** -0.5, stream=stream)
+    scratch = draft_attention.DraftScratch.make(device.zeros, block, heads, dim)
+    draft_attention.draft_attention(out, rows, k_pages[0], v_pages[0], scratch, table, starts, 40,
+                                    True, stream)
+
+    def turned(numbers: Array, first: int) -> Array:
+        at = np.arange(first, first + numbers.shape[0])
+        cos, sin = kv_append.rope_table(at, 1e6, dim, dim // 2, np.float64)
+        return kv_append.norm_rope_ref(numbers, norm, cos, sin, 1e-6, scratch=Scratch(np.float64))
+
+    old, new = (_wide(bits).reshape(bits.shape[0], -1, dim) for bits in (kv, qkv))
+    k = np.concatenate([turned(old[:, :1], 0), turned(new[:, 2:3], length)])[:, 0]
+    v = np.concatenate([old[:, 1], new[:, 3]])
+    scores = np.einsum('thd,kd->thk', turned(new[:, :2], length), k) * dim ** -0.5
+    place = length + np.arange(block)[:, None] - np.arange(length + block)
+    scores = np.where(((place >= 0) & (place < 40))[:, None], scores, -np.inf)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    return _fetch(out, stream), np.einsum('thk,kd->thd', shares, v) / shares.sum(-1)[..., None]
+
+
+def _draft_rows(stream: Any) -> tuple[Array, Array]:
+    """A gated MLP, a tap, a residual with its norm."""
+    x, weight = _bits(_normal(26, _ROWS, 128)), _bits(_normal(27, 128, 128) / 8)
+    inner, features = _out(_ROWS, 64), _out(_ROWS, 64)
+    gemm_bf16.gated_bf16(inner, device.put(x), device.put(weight), 'silu', stream)
+    residual, branch, norm = _normal(28, _ROWS, 64), _bits(_normal(29, _ROWS, 64)), _normal(30, 64)
+    total, out = device.put(residual), _out(_ROWS, 64)
+    draft_rows.draft_tap(features, total, 0, stream)
+    draft_rows.draft_add_norm(total, out, device.put(branch), device.put(norm), 1e-6, stream)
+    gated, added = np.empty((_ROWS, 64)), residual.astype(np.float64) + _wide(branch)
+    swiglu_ref(gated, _wide(x) @ _wide(weight).T)
+    normed = np.empty_like(added)
+    rms_norm.rms_norm_ref(normed, added, norm, 1e-6)
+    found = [_fetch(array, stream) for array in (inner, features, total, out)]
+    return np.concatenate(found), np.concatenate([gated, residual, added, normed])
+
+
+def _draft_picks(stream: Any) -> tuple[Array, Array]:
+    """Where a draft starts behind a verify step, and confidences."""
+    ids, tokens = np.array([7, 3, 9, 4, 6], np.int32), np.array([3, 9, 8, 2, 1], np.int32)
+    spans = np.array([[0, 4, 20, 0], [4, 1, 11, 0]], np.int32)
+    records = pack_rows([SampleRow(SampleSettings(temperature=t), 7) for t in (0.0, 0.5)], 256)
+    starts, newest, placed = (device.put(array) for array in (
+        np.zeros(2, np.int32), np.zeros((2, 2), np.int32), records.records))
+    draft_pick.draft_accept(
+        device.put(np.zeros(2, np.int32)), starts, newest, device.put(np.zeros_like(spans)),
+        placed, device.put(ids), device.put(tokens), device.put(spans),
+        draft_pick.RecordLayout(1, 1, 1, 1), stream)
+    logits, chosen = 3 * _normal(31, 2, 256), np.array([5, 250], np.int32)
+    confidence, shares = _out(2, dtype=np.float32), _out(2, draft_pick.PARTS, dtype=np.float32)
+    draft_pick.draft_confidence(confidence, shares, device.put(logits), device.put(chosen), placed,
+                                stream)
+    found = _fetch(newest, stream).ravel(), _fetch(confidence, stream)
+    return np.concatenate(found), np.concatenate([
+        draft_pick.draft_accept_ref(ids, tokens, spans).ravel(),
+        draft_pick.draft_confidence_ref(logits, chosen, np.array([0.0, 0.5]))])
+
+
 _Run = Callable[[Any], tuple[Array, Array]]
 _OPS: tuple[tuple[str, float, _Run], ...] = (
     ('gemm_nvfp4', _BF16, _gemm), ('gemm_nvfp4 with geglu', 2 * _BF16,
@@ -334,4 +412,6 @@ _OPS: tuple[tuple[str, float, _Run], ...] = (
     ('head_nvfp4', _SINGLE, _head), ('moe_nvfp4', 2 * _BF16, _experts),
     ('gemm_bf16', _BF16, _dense), ('moe_route', _SINGLE, _route), ('rms_norm', _BF16, _norms),
     ('kv_append and attention_decode', 2 * _BF16, _attention), ('embed and geglu', _BF16, _small),
-    ('sample', 1e-12, _tokens))
+    ('sample', 1e-12, _tokens), ('draft_heads, draft_context and draft_attention', 2 * _BF16,
+                                _draft_block),
+    ('draft_rows and gated_bf16', _BF16, _draft_rows), ('draft_pick', _SINGLE, _draft_picks))
