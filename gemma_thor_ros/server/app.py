@@ -89,7 +89,10 @@ def _status_router(service: Service, metrics: Metrics) -> APIRouter:
     def card() -> ModelCard:
         info = service.chat().model_info()
         return ModelCard(
-            id=info.name, created=service.started, max_model_len=info.context_length
+            id=info.name,
+            created=service.started,
+            max_model_len=info.context_length,
+            images=info.vision.refusal is None,
         )
 
     @router.get('/v1/models', responses=openapi.problems())

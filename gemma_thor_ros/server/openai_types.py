@@ -241,6 +241,7 @@ class ModelCard(BaseModel):
     created: int
     owned_by: str = 'gemma_thor_ros'
     max_model_len: int | None = None
+    images: bool = False  # whether messages may have images
 
 
 class ModelList(BaseModel):

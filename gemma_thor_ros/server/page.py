@@ -22,7 +22,7 @@ def page_router() -> APIRouter:
     """Return the routes; the pages are put together once."""
     router = APIRouter()
     pages = {
-        '/': _document('page.html', 'markdown.js', 'chat.js'),
+        '/': _document('page.html', 'markdown.js', 'images.js', 'chat.js'),
         '/docs': _document('api.html', 'api.js'),
     }
     for path, (content, headers) in pages.items():

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gemma_thor_ros.cli.main import main
+from gemma_thor_ros.load import DEMO_FOLDER
 
 from .browser import Page
 from .conftest import OpenPage
@@ -245,8 +249,36 @@ def test_an_image_is_refused_politely(open_page: OpenPage) -> None:
             'd.items.add(new File(["x"], "a.png", {type: "image/png"}));'
             'document.dispatchEvent(new DragEvent("drop", {dataTransfer: d, cancelable: true}));'
             '})()')
-    assert page.text('#note') == ['This model takes no images yet.']
+    assert page.text('#note') == ['This model takes no images.']
     assert page.js('messages.length') == 0
+    clean(page)
+
+
+def test_an_image_is_shown_and_sent(open_page: OpenPage, tmp_path: Path) -> None:
+    folder = tmp_path / 'sighted'
+    assert main(['synth', str(folder), '--preset', 'tiny-vision', '--format', 'bf16']) == 0
+    shutil.copy(DEMO_FOLDER / 'tokenizer.json', folder)
+    page = open_page(model__path=str(folder), engine__device='cpu')
+    page.wait('document.getElementById("dot").className === "ok"')
+    assert page.js('!document.getElementById("attach").hidden')
+    page.js('(() => { const c = document.createElement("canvas"); c.width = 90; c.height = 60;'
+            'c.getContext("2d").fillRect(9, 9, 40, 30);'
+            'c.toBlob((blob) => { const d = new DataTransfer();'
+            'd.items.add(new File([blob], "a.png", {type: "image/png"}));'
+            'd.items.add(new File([blob], "b.png", {type: "image/png"}));'
+            'd.items.add(new File(["x"], "a.txt", {type: "text/plain"}));'
+            'document.dispatchEvent(new DragEvent("drop", {dataTransfer: d, cancelable: true}));'
+            '}); })()')
+    page.wait('document.querySelectorAll("#attached img").length === 2')
+    assert page.text('#note') == ['Images are PNG, JPEG or WebP files.']
+    page.js('document.querySelector("#attached button").click()')
+    assert page.js('document.querySelectorAll("#attached img").length') == 1
+    page.js('settings.maxTokens = "3"')
+    say(page, 'What is this?')
+    page.wait('messages.length === 2')
+    assert page.js('messages[0].content.map((part) => part.type).join()') == 'image_url,text'
+    assert page.js('document.querySelector(".user img").naturalWidth') == 90
+    assert page.js('document.getElementById("attached").hidden')
     clean(page)
 
 

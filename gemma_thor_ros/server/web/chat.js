@@ -59,6 +59,7 @@ async function watchServer() {
         if (answer.ok) {
           model = (await answer.json()).data[0];
           showState('ok', model.id);
+          $('attach').hidden = !model.images;
           wait = 10000;
         } else {
           showState('bad', answer.status === 401 ? 'an API key is needed' : 'refused');
@@ -297,13 +298,14 @@ function resultForm(call) {
 // ---- the composer ----
 
 function send(text) {
-  if (running || !text.trim()) return;
+  if (running || !(text.trim() || Images.any())) return;
   if (settings.tools.trim() && !toolsAreFine()) return;
   for (const form of document.querySelectorAll('.call .result')) form.remove();
   lastSent = text;
-  messages.push({role: 'user', content: text});
+  const {content, shown} = Images.take(text, $('attached'), grow);
+  messages.push({role: 'user', content});
   $('hello').hidden = true;
-  const bubble = classed(el('article', classed(el('div', text), 'text')), 'turn user');
+  const bubble = classed(el('article', classed(el('div', ...shown, text), 'text')), 'turn user');
   bubble.setAttribute('aria-label', 'You');
   $('log').append(bubble);
   $('input').value = '';
@@ -324,6 +326,7 @@ function showRunning(on) {
 function reset() {
   stop();
   messages = [];
+  Images.clear($('attached'), grow);
   $('log').replaceChildren();
   $('hello').hidden = false;
   $('input').focus();
@@ -333,7 +336,7 @@ function grow() {
   const input = $('input');
   input.style.height = 'auto';
   input.style.height = `${input.scrollHeight + 2}px`;
-  $('send').disabled = !input.value.trim();
+  $('send').disabled = !(input.value.trim() || Images.any());
 }
 
 function isAtEnd() {
@@ -433,10 +436,19 @@ $('theme').addEventListener('click', () => {
 $('scroll').addEventListener('scroll', () => { $('to-end').hidden = isAtEnd(); });
 $('to-end').addEventListener('click', toEnd);
 
-function refuseFiles(files) {
+async function takeFiles(files) {
   const image = [...files].some((file) => file.type.startsWith('image/'));
-  note(image ? 'This model takes no images yet.' : 'Only text can be sent.');
+  const problem = model && model.images ? await Images.attach(files, $('attached'), grow)
+    : image ? 'This model takes no images.' : 'Only text can be sent.';
+  if (problem) note(problem);
+  $('input').focus();
 }
+
+$('attach').addEventListener('click', () => $('files').click());
+$('files').addEventListener('change', () => {
+  takeFiles([...$('files').files]);
+  $('files').value = '';
+});
 
 for (const name of ['dragenter', 'dragover']) {
   document.addEventListener(name, (event) => {
@@ -450,12 +462,12 @@ document.addEventListener('dragleave', (event) => {
 document.addEventListener('drop', (event) => {
   event.preventDefault();
   document.body.classList.remove('drop');
-  if (event.dataTransfer.files.length) refuseFiles(event.dataTransfer.files);
+  if (event.dataTransfer.files.length) takeFiles(event.dataTransfer.files);
 });
 document.addEventListener('paste', (event) => {
   if (event.clipboardData?.files.length) {
     event.preventDefault();
-    refuseFiles(event.clipboardData.files);
+    takeFiles(event.clipboardData.files);
   }
 });
 
