@@ -233,6 +233,8 @@ def _plan(config: EngineConfig) -> _Plan:
     kv_dtype = choose_kv_dtype(config, device)
     drafter = _find_drafter(config, folder, model_config, device)
     vision = find_vision(checkpoint, model_config, device, config['image.soft_tokens'])
+    if vision.info.reason:
+        _log.warning('images will be refused: %s', vision.info.reason)
     pages = plan_memory(
         config, model_config, context, drafter, kv_dtype, device, vision.info.soft_tokens
     )

@@ -8,7 +8,6 @@ reason. Knows no settings' names and no engine.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.checkpoint import Checkpoint
 from gemma_thor_ros.weights.vision import VisionWeights
 
-_log = logging.getLogger(__name__)
 _TOKENS = ('image_token_id', 'boi_token_id', 'eoi_token_id')
 
 
@@ -55,7 +53,6 @@ def find_vision(checkpoint: Checkpoint, model: ModelConfig, device: str,
             return FoundVision(VisionInfo(config.patch_side, most), (config, weights))
     except ConfigError as error:
         reason = str(error)
-    _log.warning('images will be refused: %s', reason)
     return FoundVision(VisionInfo(reason=reason))
 
 

@@ -16,7 +16,16 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
-from gemma_thor_ros.cli.talk import Answer, ChatError, Conversation, Message, Piece, reason
+from gemma_thor_ros.cli.talk import (
+    Answer,
+    ChatError,
+    Conversation,
+    Message,
+    Piece,
+    image_part,
+    reason,
+    with_images,
+)
 from gemma_thor_ros.schema import ConfigError
 
 HELP = """/help            this list
@@ -26,6 +35,7 @@ HELP = """/help            this list
 /set NAME VALUE  a setting of the request, as temperature 0.2; without VALUE: the server's own
 /settings        what is set
 /tools FILE      tools for the model, a JSON list; without FILE: none
+/image FILE      show an image (PNG, JPEG, WebP) with the next message
 /undo            take back the last message and its answer
 /retry           answer the last message again
 /save FILE       write the conversation as JSON messages; /load FILE reads it back
@@ -49,6 +59,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument('--system', default='', help='system message')
     parser.add_argument('--tools', type=Path, help='file with tools, a JSON list as OpenAI has it')
     parser.add_argument('--prompt', help='run one turn with this user message and end')
+    parser.add_argument('--image', type=Path, action='append', default=[], metavar='FILE',
+                        help='show an image with the first message; may be repeated')
     parser.add_argument('--temperature', type=float, help="default: the server's")
     parser.add_argument('--max-tokens', type=int, help="default: the server's")
     parser.add_argument('--seed', type=int, help='the same seed gives the same answer')
@@ -74,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
                 talk.settings[name] = getattr(options, name)
         if options.tools:
             talk.tools = _read_list(options.tools, '--tools')
+        images = [image_part(path) for path in options.image]
         try:
             if not talk.model:
                 talk.find_model()
@@ -81,16 +94,16 @@ def run(options: argparse.Namespace) -> int:
             if prompt is None and not sys.stdin.isatty():
                 prompt = sys.stdin.read()
             if prompt is not None:
-                return _one_turn(talk, prompt, console, options.json)
-            return Session(talk, console).run()
+                return _one_turn(talk, with_images(prompt, images), console, options.json)
+            return Session(talk, console, images).run()
         except (httpx.HTTPError, ChatError) as error:
             print(f'gemma-thor chat: {options.url}: {reason(error)}', file=sys.stderr)
             return 1
 
 
-def _one_turn(talk: Conversation, prompt: str, console: Console, as_json: bool) -> int:
+def _one_turn(talk: Conversation, content: Any, console: Console, as_json: bool) -> int:
     answer = Answer()
-    pieces = talk.turn([{'role': 'user', 'content': prompt}], answer)
+    pieces = talk.turn([{'role': 'user', 'content': content}], answer)
     if as_json:
         for _ in pieces:
             pass
@@ -103,9 +116,12 @@ def _one_turn(talk: Conversation, prompt: str, console: Console, as_json: bool) 
 class Session:
     """The loop at a terminal: lines become turns or commands."""
 
-    def __init__(self, talk: Conversation, console: Console) -> None:
+    def __init__(
+        self, talk: Conversation, console: Console, images: list[dict[str, Any]]
+    ) -> None:
         self._talk = talk
         self._console = console
+        self._images = images  # for the next message
 
     def run(self) -> int:
         """Talk until the user leaves."""
@@ -126,7 +142,9 @@ class Session:
                 except (ConfigError, OSError) as error:
                     self._complain(str(error))
             elif line:
-                self._user_turn(line)
+                content = with_images(line, self._images)
+                self._images = []
+                self._user_turn(content)
 
     def _line(self) -> str:
         """Read a line; one that ends with a backslash goes on."""
@@ -135,9 +153,9 @@ class Session:
             line = line[:-1] + '\n' + self._console.input('[bold]… [/bold]')
         return line.strip()
 
-    def _user_turn(self, text: str) -> None:
+    def _user_turn(self, content: str | list[dict[str, Any]]) -> None:
         """Answer a message; while the model calls tools, ask for their results."""
-        new: list[Message] = [{'role': 'user', 'content': text}]
+        new: list[Message] = [{'role': 'user', 'content': content}]
         for _ in range(MAX_ROUNDS):
             answer = Answer()
             try:
@@ -182,8 +200,11 @@ class Session:
         elif word == '/undo':
             self._say('taken back' if talk.undo() else 'there is nothing to take back')
         elif word == '/retry':
-            if text := talk.undo():
-                self._user_turn(text)
+            if content := talk.undo():
+                self._user_turn(content)
+        elif word == '/image' and rest:
+            self._images.append(image_part(Path(rest)))
+            self._say(f'{len(self._images)} images go with the next message')
         elif word == '/save' and rest:
             text = json.dumps(talk.messages, ensure_ascii=False, indent=1)
             Path(rest).write_text(text + '\n', encoding='utf-8')

@@ -20,6 +20,7 @@ from rich.table import Table
 from gemma_thor_ros.cli.inspect_drafter import inspect_drafter, print_drafter
 from gemma_thor_ros.cli.progress import in_words
 from gemma_thor_ros.load import read_tokenizer
+from gemma_thor_ros.load_vision import find_vision
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.checkpoint import Checkpoint, open_checkpoint
@@ -64,10 +65,14 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     """The report as plain data; keys are stable."""
     summary = summarise(checkpoint)
     refused = []
+    images: dict[str, Any] = {'soft_tokens': 0, 'reason': ''}
     try:
-        ModelConfig.from_dict(checkpoint.config, checkpoint.generation_config)
+        model = ModelConfig.from_dict(checkpoint.config, checkpoint.generation_config)
     except ConfigError as error:
         refused.append(str(error))
+    else:
+        vision = find_vision(checkpoint, model, 'cpu', 'auto').info
+        images = {'soft_tokens': vision.soft_tokens, 'reason': vision.reason}
     if summary.refusal:
         refused.append(summary.refusal)
     has_tokenizer = (checkpoint.folder / 'tokenizer.json').is_file()
@@ -95,6 +100,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         'forms': summary.forms,
         'unknown_tensors': summary.unknown,
         'tokenizer': has_tokenizer,
+        'images': images,
         'chat_template': {**asdict(template), 'current': bool(template.version)},
         'refused': refused,
         'can_be_served': has_tokenizer and not refused,
@@ -138,6 +144,11 @@ def _print_report(report: dict[str, Any]) -> None:
     console.print(f'tokenizer.json: {"present" if report["tokenizer"] else "missing"}')
     keys = ('source', 'sha256', 'version')
     console.print(_describe(Template(*(report['chat_template'][key] for key in keys))))
+    images = report['images']
+    if images['soft_tokens']:
+        console.print(f'images: {images["soft_tokens"]} soft tokens each at most, on the CPU')
+    elif images['reason']:
+        console.print(f'images are refused: {images["reason"]}')
     for reason in report['refused']:
         console.print(f'refused: {reason}')
     if report['can_be_served']:

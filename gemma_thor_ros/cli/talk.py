@@ -8,15 +8,21 @@ usual names. Prints nothing.
 
 from __future__ import annotations
 
+import base64
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from gemma_thor_ros.schema import ConfigError
+
 Message = dict[str, Any]
+# How image files begin.
+_IMAGE_STARTS = {'png': b'\x89PNG', 'jpeg': b'\xff\xd8', 'webp': b'RIFF'}
 
 
 class ChatError(Exception):
@@ -106,13 +112,13 @@ class Conversation:
             first = [{'role': 'system', 'content': system}] if system else []
         self.messages = first
 
-    def undo(self) -> str:
-        """Take back the last user message and all that followed; return its text, or ''."""
+    def undo(self) -> Any:
+        """Take back the last user message and all that followed; return its content, or ''."""
         for index in range(len(self.messages) - 1, -1, -1):
             if self.messages[index]['role'] == 'user':
-                text = str(self.messages[index]['content'])
+                content = self.messages[index]['content']
                 del self.messages[index:]
-                return text
+                return content
         return ''
 
     def turn(self, new: list[Message], answer: Answer) -> Iterator[Piece]:
@@ -168,6 +174,27 @@ class Conversation:
             if answer.reasoning:
                 message['reasoning_content'] = answer.reasoning
         self.messages += [*new, message]
+
+
+def image_part(path: Path) -> dict[str, Any]:
+    """The content part that shows an image file; ConfigError for what is none by its first bytes.
+
+    The server reads it; here only its kind is told from another.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f'{path}: {error.strerror}') from error
+    kind = next((kind for kind, start in _IMAGE_STARTS.items() if data.startswith(start)), None)
+    if kind is None:
+        raise ConfigError(f'{path} is no PNG, JPEG or WebP file')
+    text = base64.b64encode(data).decode('ascii')
+    return {'type': 'image_url', 'image_url': {'url': f'data:image/{kind};base64,{text}'}}
+
+
+def with_images(text: str, images: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """The content of a message: its text, or parts with images before it."""
+    return [*images, {'type': 'text', 'text': text}] if images else text
 
 
 def error_text(response: httpx.Response) -> str:

@@ -106,6 +106,11 @@ def test_a_conversation_on_a_terminal(start_server: StartServer, tmp_path: Path)
     assert [message['role'] for message in messages] == [
         'user', 'assistant', 'tool', 'assistant', 'user', 'assistant']
     assert messages[4]['content'] == 'one\ntwo'
+    (tmp_path / 'seen.png').write_bytes(b'\x89PNG')
+    terminal.say(f'/image {tmp_path}/seen.png')
+    terminal.expect('1 images go with the next message')
+    terminal.say('what is it?')
+    terminal.expect('takes no image_url')
     terminal.say('/undo')
     terminal.expect('taken back')
     terminal.say('/load /none')

@@ -167,6 +167,20 @@ def test_a_context_too_short_for_the_image_is_said_in_tokens(sighted: Sighted) -
     assert 'the context is 4,096 tokens' in answer.json()['error']['message']
 
 
+def test_the_terminal_shows_image_files(sighted: Sighted, tmp_path: Path,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / 'seen.png'
+    path.write_bytes(base64.b64decode(url(9).partition(',')[2]))
+    asked = ['chat', '--url', f'{sighted.url}/v1', '--temperature', '0', '--max-tokens', '8',
+             '--prompt', 'What is it?', '--json']
+    assert main([*asked, '--image', str(path)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown['text'] == said(sighted.chat(user(image(9), 'What is it?')))[0]
+    path.write_text('text')
+    assert main([*asked, '--image', str(path)]) == 2
+    assert 'is no PNG, JPEG or WebP file' in capsys.readouterr().err
+
+
 def test_a_session_keeps_its_images(sighted: Sighted) -> None:
     """The second turn of a session has the prompt of the whole conversation sent at once."""
     chat = sighted.runtime.require_chat()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemma_thor_ros.cli.main import main
 from gemma_thor_ros.load_vision import find_vision
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.vision_config import VisionConfig
@@ -194,6 +195,18 @@ def test_a_vision_part_missing_from_the_file_is_an_error_of_images(tmp_path: Pat
     with pytest.raises(ConfigError, match='is missing'):
         VisionWeights(Checkpoint(tmp_path / 'it', config, {}, open_checkpoint(
             tmp_path / 'it').tensors))
+
+
+def test_inspect_tells_of_images(folders: dict[str, Path], tmp_path: Path,
+                                capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['inspect', str(folders['tiny-vision.bf16'])]) == 0
+    assert 'images: 70 soft tokens each at most' in capsys.readouterr().out
+    shutil.copytree(folders['tiny-vision.bf16'], tmp_path / 'it')
+    config = json.loads((tmp_path / 'it' / 'config.json').read_text())
+    config['vision_config']['patch_size'] = 14
+    (tmp_path / 'it' / 'config.json').write_text(json.dumps(config))
+    assert main(['inspect', str(tmp_path / 'it')]) == 0
+    assert 'images are refused: vision_config: patch_size is 14' in capsys.readouterr().out
 
 
 def test_names() -> None:
