@@ -9,6 +9,7 @@ thread and return at once. Requests, tools and messages are other files' busines
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import logging
 import threading
@@ -368,6 +369,11 @@ class LlmNode(LifecycleNode):
             ended = self._requests.wait_idle(max(limit - time.monotonic(), 0.3)) and ended
             bridge.close()
         self._recorder.close()
+        self._watched = None
+        if runtime is not None and not self._closing:
+            # An engine is full of cycles: its memory must be there for the next one.
+            runtime = sidecar = bridge = None
+            gc.collect()
         self.parameters.freeze(False)
         if not self._closing:
             self._status.changed()
