@@ -371,7 +371,7 @@ class LlmNode(LifecycleNode):
         self._recorder.close()
         self._watched = None
         if runtime is not None and not self._closing:
-            # An engine is full of cycles: its memory must be there for the next one.
+            # Bridge, policy and some page pools are cycles: they would stay for long.
             runtime = sidecar = bridge = None
             gc.collect()
         self.parameters.freeze(False)
