@@ -102,8 +102,8 @@ class Bed:
 
     def compare(self, streamed: Streamed, answer: Answer) -> None:
         """Note a fault where a stream's text is not that of the engine's tokens."""
-        # an answer's text ends before its last blanks
-        expected = self.chat.detokenize(answer.token_ids).rstrip()
+        # an answer's text has no blanks around it
+        expected = self.chat.detokenize(answer.token_ids).strip()
         if streamed.text != expected:
             self.faults.append(f'a stream differs from the engine alone: {streamed.text[-40:]!r} '
                                f'and {expected[-40:]!r} at the end')

@@ -103,14 +103,15 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     source = source_of(held)
     verbs = source.DRIVE_VERBS
     draw = rng.random()
-    if category == 'distance' and draw < 0.09:
+    if category in ('distance', 'no unit') and draw < 0.16:
         direction, words, category = 'forward', '', 'no direction'
-    elif draw < 0.15 and direction == 'forward':
+    elif draw < 0.22 and direction == 'forward':
         verbs, words = phrases.FORWARD_VERBS, '' if rng.random() < 0.7 else words
-    elif draw < 0.35 and direction == 'backward':
+    elif draw < 0.40 and direction == 'backward':
         verbs, words = phrases.BACKWARD_VERBS, '' if rng.random() < 0.8 else words
     verb = verbs[int(rng.random() * len(verbs))]
-    if category in ('distance', 'no direction') and rng.random() < 0.06:
+    # an unknown verb tells no direction
+    if (words or category == 'no direction') and category != 'a bit' and rng.random() < 0.06:
         verb = _new_verb(rng)
     text = amount.text
     if rng.random() < 0.01 and text[0].isdigit() and category == 'distance':

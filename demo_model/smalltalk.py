@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 
-from demo_model import wordings_frames as more
+from demo_model import wordings_talk as more
 from demo_model.filling import noun_slots
 from demo_model.held_apart import apart
 from demo_model.phrasing import expand, open_words, pick, random_name

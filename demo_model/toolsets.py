@@ -150,15 +150,15 @@ def other_tool(rng: random.Random, kind: Intent) -> Tool:
 def draw_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[Tool]:
     """A tool set: the demo robot's exactly, near it, of other kinds, or none at all."""
     draw = rng.random()
-    if draw < 0.26:
+    if draw < 0.31:
         tools = demo_tools()
-        if draw > 0.22:
+        if draw > 0.27:
             for _ in range(rng.randint(1, 2)):
                 tools.append(other_tool(rng, kinds[int(rng.random() * len(kinds))]))
             rng.shuffle(tools)
-        elif draw > 0.20:
+        elif draw > 0.25:
             tools = shuffled(rng, tools)[: rng.randint(1, 4)]
-    elif draw < 0.40:
+    elif draw < 0.45:
         makers = [
             lambda: motion_variant(rng, False),
             lambda: motion_variant(rng, True),

@@ -1,11 +1,13 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""More frames around commands, more phrasings of motion, docking and speech, more questions and small talk."""
+"""More frames around commands, and more phrasings of motion, docking and speech."""
 
 from __future__ import annotations
 
 # fmt: off
 MORE_WRAPPERS = (
+    # a blank line is one token of the vocabulary
+    'robot,\n\n{base}', 'hello\n\n{base}', '{name}:\n\n{base}', 'command\n\n{base}', 'please do this\n\n{base}', 'next task\n\n{base}', '(operator|message|from {name}|note|today)\n\n{base}',
     # Before the command: politeness and wishes.
     'pray {base}', 'be a dear and {base}', 'be a (good|nice|smart) robot and {base}', 'be so good as to {base}', 'have the (goodness|kindness|courtesy) to {base}', 'I beg you to {base}',
     'if it is not too much (trouble|bother|to ask), {base}', 'if you do not mind, {base}', "if it isn't any trouble, {base}", 'if you would be so kind, {base}', 'if I may ask, {base}',
@@ -78,6 +80,7 @@ MORE_WRAPPERS = (
 )
 
 MORE_JOINS = (
+    '1. {a}\n\n2. {b}', 'first {a}\n\nthen {b}', '(tasks|two things|orders|please):\n\n{a}\n{b}', '{a}\n\nand {b}', '{a}\n\nafter that {b}', '- {a}\n\n- {b}',
     '{a} & {b}', '{a} && {b}', '{a}, & {b}', '{a} => {b}', '{a} > {b}', '{a} >> {b}', '{a} - {b}', '{a} -- {b}', '{a} ... {b}', '{a}... {b}', '{a}! {b}!', '{a}! Then {b}!', '{a}: then {b}',
     '{a}, and: {b}', '"{a}", "{b}"', '"{a}" and "{b}"', '{a}\nand {b}', '{a}\nand then {b}', '{a};\n{b}', '{a}\n\n{b}', '{a}\nafter that\n{b}', '* {a}\n* {b}', '1: {a}\n2: {b}',
     'first: {a}\nsecond: {b}', 'first {a}\nthen {b}', 'a. {a}\nb. {b}', 'to do:\n- {a}\n- {b}', 'tasks:\n1. {a}\n2. {b}', 'list: {a}, {b}', '1: {a}, 2: {b}', '#1 {a} #2 {b}', 'no. 1: {a}, no. 2: {b}',
@@ -106,6 +109,7 @@ MORE_JOINS = (
 )
 
 MORE_THREE = (
+    '{a}\n\n{b}\n\n{c}', '{a}\n\n{b}\n{c}', '1. {a}\n\n2. {b}\n\n3. {c}', '(tasks|list|orders|please):\n\n{a}\n\n{b}\n\n{c}',
     '{a}; {b}; {c}', '{a}, {b}, {c}', '{a}, {b}, then {c}', '{a} and {b}, then {c}', '{a} then {b} then {c}', '{a}\n{b}\n{c}', '{a},\n{b},\n{c}', '- {a}\n- {b}\n- {c}', '* {a}\n* {b}\n* {c}',
     '1. {a}\n2. {b}\n3. {c}', '1. {a} 2. {b} 3. {c}', '1: {a}, 2: {b}, 3: {c}', '{a} -> {b} -> {c}', '{a} > {b} > {c}', '{a} + {b} + {c}', '{a} / {b} / {c}', 'step 1: {a}. step 2: {b}. step 3: {c}',
     'firstly {a}, secondly {b}, thirdly {c}', 'first {a}, second {b}, third {c}', 'three (things|tasks|jobs|steps|orders): {a}, {b}, {c}', 'please {a}, {b} and (finally|lastly|at the end) {c}',
@@ -397,136 +401,3 @@ MORE_CLAUSES = (
     'room {n} is {w}', 'nothing else', 'and nothing more', 'and that is all', 'and be gentle', 'and stay calm', 'and mind the {thing}', 'and leave the {thing} alone', 'and I will {w}',
     'and {name} will {w}', 'and do not worry', 'if {name} agrees', 'if all is {w}', 'if the {thing} is free', 'provided that it is {w}', 'as long as the {thing} is {w}', 'for the sake of {w}',
 )
-
-MORE_QUESTIONS = (
-    # Knowledge, talk and reasoning.
-    'who (invented|discovered|built|wrote|painted) the {w}', 'when was {name} born', 'where does {name} (live|work|come from)', 'how (tall|old|rich|heavy) is {name}',
-    'what (is the|was the) (date|month|year|season)', 'which day comes after {w}', 'how many (days|weeks|hours|seconds) are in a (year|month|week|minute)',
-    'why (do|does|did|are|can) (people|birds|cats|robots|the {w}) {w}', 'what is (larger|bigger|heavier|better), {w} or {w}', 'what is the (opposite|plural|definition|origin|synonym) of {w}',
-    'what (rhymes|goes) with {w}', 'how do you (spell|say|write) {w} in (french|german|spanish|chinese)', 'what is (the difference|similar) between {w} and {w}',
-    'what is (half|twice|double|a third) of {n}', 'is {n} (a prime|odd|even|larger than {n})', 'divide {n} by {n}', '{n} (divided by|times|minus|over) {n}', 'what is {n} percent of {n}',
-    'how (deep|high|big|far away) is the (sea|moon|sun|sky|{w})', 'who (won|lost) the (match|game|election|race)', 'what are the (news|headlines|lottery numbers)',
-    'who is the (president|king|queen|boss) of {name}', 'recommend (me |)a (book|film|movie|restaurant|{w})', 'give me (advice|a tip|a hint|a recipe|an idea|a riddle|a quiz|a fact)',
-    'tell me (a riddle|a secret|the news|the truth|a poem|something funny|something interesting|a fact about {w})', 'write (me |)(a poem|a letter|an email|code|a program|a song|an essay) about {w}',
-    'summarise (this|the {w}|my emails|the book)', 'proofread my {w}', 'what should I (wear|eat|cook|do|buy|read) today', 'what do you think (of|about) {w}',
-    'what is your (opinion|favourite {w}|hobby|dream|plan|star sign|weight|height|price)', 'do you (sleep|eat|drink|believe in {w}|have a family|have friends|have feelings|speak german|smoke)',
-    'are you (afraid|sad|married|hungry|thirsty|angry|bored|lonely|single|clever enough to {w})', 'can robots (think|feel|cry|{w})', 'will robots take our jobs', 'what would you do with {n} {w}',
-    'have you (ever|already) (seen|eaten|met|read) {w}', 'when (is|was) the (last|next) {w}', 'guess (what|my age|a number|who I am)', 'sing (for me|happy birthday|the anthem|along)', 'hum a tune',
-    'play (hide and seek|cards|tennis|the piano|the guitar|poker|dead) (with me|with {name}|)', 'roll (a dice|the dice|a die)', 'flip a coin', 'toss a coin',
-    'roll (over|up the carpet|out the dough|your eyes)', 'pick a (card|number|name|winner)', 'do a (handstand|trick|magic trick|somersault|cartwheel|headstand|push-up)',
-    'stand on (one leg|your head)', 'crawl under the {thing}',
-    # Errands and chores.
-    '(iron|fold|hang up|mend|sew|dry) (my|the) (shirt|trousers|laundry|clothes|{w})', '(bake|fry|boil|roast|grill|chop|peel|slice) (a cake|an egg|the potatoes|some bread|the {w})',
-    '(lay|set|clear) the table', 'do the (dishes|laundry|shopping|ironing|cooking|cleaning|taxes|washing up)', 'make the (bed|dinner|breakfast|payment)', 'empty the (bin|dishwasher|trash|{w})',
-    'take out the (rubbish|garbage|trash)', '(mow|rake) the (lawn|leaves|grass)', '(paint|repair|fix|mend|build|assemble|saw|drill|glue|weld|unscrew|hammer) (the|a|my) ({thing}|{w}|shelf|fence)',
-    'change the (bulb|tyre|batteries in the {w}|nappy|sheets|channel|subject|password)', '(fetch|get|bring) me (a glass of water|the newspaper|my slippers|the {w}|some {w}|an umbrella)',
-    '(fetch|collect|deliver|carry|drag|haul) (the|this|a) (parcel|letter|bag|{w}|tray) (to {name}|to the {place}|here|for me)',
-    '(pour|mix|stir|serve|brew) (me |)(a|some|the) (tea|drink|soup|coffee|{w})', '(hold|catch|grab|grasp|drop|squeeze) (the|this|my) (ball|cup|hand|{w})',
-    '(hug|kiss|tickle|hit|poke|slap|bite|marry|arrest|fight) (me|{name}|him|the {w})', 'massage my (back|feet|neck)', '(comb|cut|wash|dry) my hair', 'brush (my|your) teeth', 'tie my (shoes|tie)',
-    'help {name} (with the {w}|get up|up the stairs|to {w})', '(look after|babysit|watch|guard|mind) (the kids|my bag|the house|the baby|the {w})',
-    '(wake|find|ask|visit|meet|call|phone|email|text|pay|invite|fire) {name} (please|now|for me|tomorrow|)', '(book|reserve|cancel|rent|hire) (a|my) (taxi|flight|hotel|ticket|car|appointment|{w})',
-    '(buy|sell|order|return) (some|the|my|{n}) {w}', 'order (a pizza|lunch|food|more {w})', 'pay the (bill|rent|tax)',
-    'call (a taxi|the police|a doctor|an ambulance|the fire brigade|my mother|the office)', 'unlock the (door|car|safe|{w})', 'lock (up|the door|the car|the {w})', 'knock on the (door|window|wall)',
-    'draw the (curtains|blinds)', 'pull the (rope|lever|plug|cart|{w})', 'press (the button|the switch|enter|any key|button {n})', 'push the (door|cart|chair|trolley|{thing}) (away|open|aside|)',
-    '(put|place|lay|set) the {w} (on|under|in|next to) the {thing}', '(load|unload|fill|pack|unpack) the (car|truck|box|suitcase|shelf|{w})', 'dig a (hole|trench)', 'plant a (tree|flower)',
-    'pick (apples|flowers|a lock|your nose)',
-    # Near misses of motion: places, people, shapes, things, no direction or amount that fits.
-    '(turn|face|look|point|rotate) (to|toward|towards|at) (the {thing}|{name}|me|the {w}|the sun|north)',
-    '(drive|move|go|get|come) (closer to|away from|near|nearer to|around|past|under|between) (me|{name}|the {thing}|the {w})',
-    '(drive|go|run|walk|ride|move) (home|outside|inside|there|somewhere|anywhere|elsewhere|north|south|east|west|downstairs|abroad)',
-    '(drive|go|move|run) (sideways|diagonally|up|down|in zigzags|in a spiral|in circles|in a figure eight|in a triangle|along the {thing})',
-    '(strafe|sidestep|slide sideways|move sideways) {n} metres', 'move {n} metres (up|down|sideways|north|to the moon)', 'go {n} (floors|steps|stairs) (up|down)',
-    'rise {n} (metres|centimetres|floors)', '(sink|dive|hover|take off|land|lift off|float away)',
-    '(turn|rotate|flip|tilt|spin|twist) the ({w}|picture|knob|chair|bottle|key|screen|photo) (by {n} degrees|left|right|upside down|around|)',
-    'move the ({thing}|{w}) {n} (metres|centimetres|feet) (forward|back|left|away)', '(turn|heat) the (heating|oven|water) to {n} degrees',
-    'set the (oven|heater|thermostat|temperature) to {n} degrees', '(bank|tilt|lean|tip|roll) {n} degrees',
-    '(bring|take|drive|carry|push|ride|accompany|escort|guide|lead) (me|us|{name}|the guest) (home|to the {place}|to work|to the airport|outside|there)',
-    'give me a (lift|ride|hand|hug|kiss|high five|massage|break)', '(chase|catch|hunt|follow|track|circle|pass|overtake|lead|escort) (the cat|the dog|the ball|the car|the {w}|{name}|that man|her)',
-    'keep (following|chasing|an eye on) {name}', '(patrol|explore|map|search|inspect|survey|tour|sweep|mop|dust|tidy|scrub|hoover) the (house|{place}|floor|building|whole flat|garden)',
-    'make a (map|plan) of the {place}', 'learn the way to the {place}', 'show (me|{name}) the way (to the {place}|out|home)', 'how do I get to (the {place}|the airport|{name})',
-    'which way is (north|the exit|the {place}|up)', 'meet (me|{name}) (at the {thing}|in the {place}|at {n})',
-    'park (the car|my bike|beside the {thing}|in the garage|outside|between the cars|near {name})', 'back the (car|truck|wrong horse|{w})',
-    '(cross|leave|enter) the (street|road|room|building|lift|{place})', 'step (on|over|into|out of) the {w}', '(get|climb|hop) (on|onto|off|over|into) the (table|bed|chair|bus|roof|{w})',
-    'go (shopping|fishing|swimming|crazy|viral|bankrupt|to hell|to work|to bed|to school|first|ahead of {name})', 'go back (in time|to sleep|to school|on your word|to the {w})',
-    'turn (pale|green|sour|professional|{n} years old|the tables|a blind eye|the music off|water into wine)', 'run (the dishwasher|a bath|for office|the test|a marathon|out of {w}|away|the {w})',
-    'drive (a nail into the wall|a hard bargain|prices up|my car|the truck|a taxi|{name} to the {place})', 'move (house|on with your life|the meeting to {n}|me to tears|the piano|the goalposts)',
-    'head (count|office of {name}|of the {w})', 'roll (call|the film|the credits|a cigarette)', 'charge (my phone|my card|the car|{name} {n} euros|at the enemy|extra for {w})',
-    'dock (the boat|the ship|his pay|my laptop|their wages)', 'plug in the (lamp|kettle|{w})', 'change the battery of the {w}',
-    'how (long|much) does (charging|a charge|the battery|docking) (take|last|cost)', 'where can I (charge|park|buy {w}|find {name}|sit)',
-    # Questions about the past, the surroundings and the machine; remarks.
-    'how (far|long|often|many times) (did|have) you (turn|drive|driven|turned|gone)', 'did you (turn|drive|move|hear that|see {name}|bump into the {thing}|forget something)',
-    'why did you (turn|stop|drive|move|do that|hit the {thing}|go there)', 'who told you to (drive|turn|move|{w})', 'when will you (be back|be done|arrive|learn to {w})',
-    'what (happened|is that|is this|is that noise|smells here|is in the box|is wrong)', 'who (is there|is at the door|was that|lives here|is behind you|ate my {w})',
-    'is (anybody in the {place}|the {thing} open|the {w} on|it raining|it safe|dinner ready|my {w} there)', 'are there any (people|{w}|obstacles|mistakes|seats left)',
-    'how many (people|chairs|{w}|fingers|wheels) (do you see|are here|do you have)', 'what (colour|size|shape|brand|kind) is (the {thing}|my {w}|that {w})',
-    'how (warm|cold|loud|bright|dirty|big) is it in the {place}', 'what is (behind|under|on|next to|left of|right of) the {thing}', 'how (heavy|tall|wide|strong|expensive|clever|loud) are you',
-    'what are you (made of|wearing|thinking|doing|afraid of|looking at)', 'how many (motors|sensors|cameras|parameters|languages) do you have',
-    'which (version|software|company|country|school) are you from', 'who (owns|programmed|sold|repairs|controls) you', 'where is (my {w}|the exit|the toilet|your brother|everyone)',
-    'what (goes|is) around comes around', 'the {thing} is {n} (feet|metres|steps) (away|long|wide|high)', 'I (turned|drove|walked|ran) {n} (metres|miles|times) (yesterday|today)',
-    'it turned {n} degrees colder', '{name} (drove|turned|moved|walked|went) {n} (metres|miles|years) ago', 'my (car|phone|boat|house|back) is (broken|too small|for sale|blue)',
-    'I (lost|found|broke|need|bought|ate|hate|miss) (a|the|my|your) {w}', 'I am (sick|late|lost|cold|angry|sad|thirsty|in love|{n} years old|from {name})',
-    'the (left|right|back|front) of the {w} is {w}', 'that is the (right|wrong|left|back) {w}', 'who is (right|left|in front|ahead)', 'my right hand (hurts|is cold|knows nothing)',
-    'there is (no {w} left|a {w} on the floor|someone at the door|nothing right here)', 'we (won|lost|moved here|met) {n} years ago', 'it is your birthday', 'blah', 'qwerty', 'foo bar', 'abc', 'x',
-    '{l}', '{l} {l} {l}', '{l}{n}', 'na na na', 'tra la la', 'beep beep', 'meow', 'woof', 'hahaha', '!!!', '{n} {w}', '{n} {w} and {n} {w}', '{w} or {w}', '{w} versus {w}', 'the {n} {w} of {name}',
-    'once upon a time', 'to whom it may concern', '{w}?', 'why', 'why not', 'how so', 'and then what', 'says who', 'who cares', 'really',
-)
-
-MORE_CHAT = (
-    (('greetings', 'good to see you', 'nice to see you (again|, robot|)', 'pleased to see you', 'salut', 'hola', 'bonjour', 'guten tag', 'servus', 'hiya', 'heya', 'g-day', 'how do you do', 'hey hey',
-      'hi everyone', 'hello (friend|buddy|mate|machine|little robot|my dear)', 'hi (buddy|mate|pal|friend|bot)', 'good morning (robot|{name}|to you|sunshine)',
-      'good (afternoon|evening), (robot|{name}|my friend)', 'rise and shine', 'wakey wakey', 'long time no see', 'I am (home|here|back again)', 'is anyone there', 'is this thing on', 'knock knock',
-      'are you (on|online|up|with me|back)', 'do you (hear|read) me', 'hello, is anybody there', 'mic check', 'sup', 'hey, good morning'), 'Hello! What can I do for you?'),
-    (('thank you kindly', 'thanks a (million|bunch|ton|lot, robot)', 'thanks ever so much', 'much obliged', 'much appreciated', 'I appreciate (it|that|your help|this)',
-      'I am (grateful|thankful|very grateful|much obliged)', 'ta', 'merci', 'danke', 'gracias', 'thanks (mate|buddy|man|dear|pal)',
-      'thank you (my friend|a lot|again|for everything|for helping|for your time|for the ride|sir)', 'thanks for (that|everything|the help|your time|nothing|doing this)', 'how kind of you',
-      'you have been (very |)(helpful|kind)', 'that is very kind', 'you are very kind', 'a thousand thanks', 'big thanks', 'thanks and well done', 'tysm', 'I owe you one', 'so kind of you',
-      'oh thank you', 'thank goodness, thank you'), 'You are welcome.'),
-    (('way to go', 'good girl', 'clever robot', 'smart robot', 'good for you', 'good going', 'superb', 'splendid', 'marvellous', 'terrific', 'magnificent', 'outstanding', 'beautiful',
-      'beautifully done', 'neat', 'sweet', 'wow', 'hooray', 'hurray', 'congratulations', 'congrats', 'kudos', 'hats off', 'nailed it', 'you nailed it', 'you rock', 'you rule',
-      'you are (the best|awesome|amazing|wonderful|brilliant|a star|a genius|a hero|so cute|lovely|my favourite robot|fast|doing great|a champion)', 'I (adore|admire|really like) you',
-      'I am (proud of|impressed by|pleased with) you', 'what a (clever|good|lovely|great) robot', 'that was (perfect|excellent|impressive|brilliant|amazing|well done|very good|fast|cool)',
-      'that went well', 'keep it up', 'exactly right', 'spot on', 'top', 'first class', 'ten out of ten', 'pretty good', 'thumbs up', 'you did (great|well|it|a good job)'), 'Thank you.'),
-    (('bye for now', 'goodbye (robot|{name}|my friend|for now|then)', 'bye (mate|buddy|{name}|everyone|now|then)', 'cheerio', 'adieu', 'adios', 'au revoir', 'auf wiedersehen', 'tschuess', 'toodle-oo',
-      'cya', 'later', 'laters', 'catch you later', 'see you (next week|next time|around|again|in the morning|on monday)', 'until (later|next time|we meet again)', 'till (tomorrow|next time|then)',
-      'take care', 'have a (nice|good|great) (day|evening|weekend|time)', 'good night (and sweet dreams|{name}|everybody)', 'night night', 'nighty night', 'sweet dreams',
-      'I am (off|going home|going to bed|out of here|heading home)', 'I (need|have got) to go', 'gotta go', 'time for me to go', 'over and out', 'so long, robot', 'I will see you', 'we are leaving',
-      'that was it, goodbye', 'ta-ta'), 'Goodbye.'),
-    (('who is this', 'who is there in that robot', 'who am I speaking (to|with)', 'what am I (talking|speaking) to', 'what do they call you', 'what should I call you', 'how should I call you',
-      'do they call you something', 'may I ask your name', 'tell me your name', 'your name please', 'what sort of (thing|machine|robot|program|being) are you', 'what exactly are you',
-      'are you a (machine|person|computer|program|chatbot|language model|human|man|woman|bot|large model|neural network)',
-      'are you (artificial|intelligent|conscious|self-aware|a living being|siri|alexa|an assistant|a real robot)', 'is there a (human|person|model) behind this', 'what is (inside|behind) you',
-      'what (powers|drives) you inside', 'what are you based on', 'which (ai|llm|language model) (are you|is this|runs here)', 'are you an llm', 'is this an AI',
-      'who (created|built|trained|developed|designed) you', 'describe yourself', 'present yourself', 'what is your (identity|nature|story)', 'how were you (made|trained|built)',
-      'do you run (locally|offline|in the cloud|on board)', 'how small are you', 'I would like to know who you are', 'and who are you', 'and you are?'),
-      'I am a small language model that runs on this robot.'),
-    (('how are things', 'how is life', 'how is it going (today|with you|)', 'how goes it', 'how have you been',
-      'how are you (getting on|this morning|tonight|now|feeling|feeling today|, robot|{name})', 'how do you do today', 'how was your (night|morning|week|weekend)',
-      'are you (fine|okay|doing well|in good shape|in a good mood|feeling well|feeling good|feeling all right|healthy|doing fine)', 'are things ok', 'everything (ok|okay|all right|good|fine)?',
-      'is everything (ok|okay|all right|good|in order) with you', 'all well with you', 'is all well', 'how are we today', "how's life", "how's your day", 'you all right', 'you ok?', 'you good?',
-      'did you sleep well', 'what is your mood', 'how is your mood today', 'feeling good?', 'I hope you are well', 'hope you are doing well', 'and how are you', 'having a good day?'),
-      'I am fine, thank you.'),
-    (('okey dokey', 'okie', 'ok then', 'ok good', 'k', 'kk', 'very well', 'all right', 'all right then', 'fair enough', 'so be it', 'suits me', 'sounds (good|fine|great|right)',
-      'that is (fine|ok|okay|good|alright|all right|clear|nice to know)', 'that will do', 'I (understand|know|agree|got it|guess so|think so|do not mind|am fine|am just looking|am good)',
-      'makes sense', 'clear', 'copy', 'copy that', 'ten four', 'affirmative', 'negative', 'noted', 'indeed', 'of course', 'certainly', 'absolutely', 'naturally', 'nah', 'not really', 'not at all',
-      'not needed', 'no need', 'never mind, it is nothing', 'no worries', 'no matter', 'do not worry', 'do not bother', "don't bother", 'it does not matter', 'skip it', 'let it go', 'ignore that',
-      'ignore me', 'nothing for now', 'nothing else', 'nothing, thanks', 'that is it', "that's all for now", 'I was only (joking|testing|kidding|asking)', 'just kidding', 'only a test', 'oh well',
-      'hmm okay', 'aye', 'yup', 'yes please', 'yes, that is it', 'as you wish', 'if you like', 'maybe', 'perhaps', 'later maybe', 'another time maybe', 'we will see', 'you are right',
-      'I see, thanks'), 'Okay.'),
-    (('stop at once', 'stop stop', 'stop stop stop',
-      'stop (that|everything|everything now|all motion|the motion|the motors|the movement|turning|rotating|spinning|rolling|what you are doing|here|there|robot|this instant|dead|this|right away)',
-      'halt (now|at once|immediately|right there|robot|the robot|everything)', 'hold (still|your position|position|on there|right there)', 'hold your horses', 'stay (put|there|right there|still)',
-      'stand (fast|where you are)', 'do not (go on|go any further|move an inch|drive on|continue|take another step)', "don't (move|budge|go any further|move a muscle)",
-      'not another (step|inch|metre)', 'no further', 'that is far enough', 'pull over', 'hit the brakes', 'brake now', 'put the brakes on', 'slam on the brakes', 'emergency', 'emergency halt',
-      'e-stop', 'estop', 'cease', 'cease (moving|motion|all motion)', 'desist', 'quit moving', 'quit it',
-      '(abort|cancel|interrupt|terminate|end|kill|break off) (the|this|that) (motion|move|movement|drive|action|task|command|turn)', 'abort mission', 'cancel everything', 'cancel the order',
-      'call it off', 'come to a (stop|halt|standstill)', 'whoa there', 'woah', 'cut it out', 'stop or you will hit the {thing}', 'you are going to hit the {thing}, stop'),
-      "I can't stop a motion from here. Please use the stop button or cancel."),
-    (('my name is {name}, what is yours', 'the name is {name}', "the name's {name}", 'name: {name}', "I'm {name}", "it's {name}", 'it is {name}', 'it is {name} (here|speaking|again)',
-      '{name} speaking', 'this is {name} (here|speaking|talking)', '(people|they|my friends|all) call me {name}', 'I go by {name}', 'I go by the name of {name}', 'I am known as {name}',
-      'they named me {name}', 'my first name is {name}', 'my friends know me as {name}', 'you are (talking|speaking) to {name}', 'you are talking with {name}',
-      'hello, (I am|my name is|this is) {name}', "hi, I'm {name}", 'hi, {name} here', 'good (morning|evening), I am {name}', 'hey, my name is {name}', 'hey, it is {name}',
-      'let me introduce myself, I am {name}', 'may I introduce myself, {name}', 'allow me to introduce myself: {name}', 'I would like to introduce myself, I am {name}', 'please call me {name}',
-      'just call me {name}', 'everybody calls me {name}', 'I introduce myself as {name}', 'I am {name}, nice to meet you', 'I am {name}, your new (boss|user|operator|friend|owner)',
-      'your new (boss|user|operator|friend) is called {name} and that is me', 'remember my name, it is {name}', 'pleased to meet you, I am {name}', 'me? I am {name}'), 'Nice to meet you, {name}!'),
-)
-# fmt: on
