@@ -85,9 +85,10 @@ BOTH_WAYS = ['tower', 'embedder']
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_chunked_equals_whole(kind: str) -> None:
+def test_chunked_equals_whole(kind: str, grid: bool) -> None:
     """Chunks shorter than an image too: it is then a chunk of its own."""
-    assert chunk_gate(model(kind), jobs(kind), chunks=(5, 16, 64, 71), **OPTIONS) == []
+    chunks = range(1, 80) if grid else (5, 16, 64, 71)
+    assert chunk_gate(model(kind), jobs(kind), chunks=chunks, **OPTIONS) == []
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -118,6 +119,23 @@ def visits(kind: str) -> list[Visit]:
 def test_warm_equals_cold(kind: str, chunk: int) -> None:
     assert warm_gate(model(kind), visits(kind), prefill_chunk=chunk, checkpoint_interval=1,
                      **OPTIONS) == []
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_prompts_drawn_at_random_warm_and_together(kind: str, grid: bool) -> None:
+    """Prompts that share beginnings, several at a time, in chunks, on too small a cache."""
+    for seed in range(40 if grid else 1):
+        rng = np.random.default_rng(seed)
+        drawn = []
+        for number in range(8):
+            parts: list[int | str] = []
+            for _ in range(rng.integers(1, 4)):
+                parts += [int(rng.choice((0, 8, 20))), str(rng.choice(list(SIZES)))]
+            base = request('shared', kind, [*parts, int(rng.integers(1, 24))], seed=int(seed))
+            drawn.append(Visit(replace(base, request_id=f'{number}')))
+        assert warm_gate(model(kind), drawn, together=int(rng.integers(1, 5)),
+                         prefill_chunk=int(rng.integers(1, 90)), checkpoint_interval=1,
+                         max_checkpoint_pages=24, **OPTIONS) == [], seed
 
 
 def test_same_ids_without_the_image_are_another_prompt() -> None:
