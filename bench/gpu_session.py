@@ -6,7 +6,7 @@
 
 Each part is a process of its own with a time limit, so that a crash, a hang or a lost device
 costs that part alone; what it wrote until then stays. Parts, the most wanted first: the tests of
-the CUDA path, the demo model against the CPU, then gemma-thor bench: decode, where the time goes,
+the CUDA path, the demo model against the CPU, its drafts, then gemma-thor bench: decode, where the time goes,
 verify; drafts; sequences, 16 bit pages, prefill. Files in FOLDER: receipt-*.json, *.log,
 summary.txt.
 
@@ -36,7 +36,9 @@ def parts(out: Path, commit: str) -> list[tuple[str, list[str], int]]:
                   *(str(ROOT / 'test' / 'kernels' / file) for file in files)], 130)
           for name, files in tests.items()),
         ('demo', [str(ROOT / 'bench' / 'device_errors.py'), '--receipt',
-                  str(out / 'receipt-demo.json'), '--commit', commit], 60)]
+                  str(out / 'receipt-demo.json'), '--commit', commit], 60),
+        ('demo_drafts', [str(ROOT / 'bench' / 'device_drafts.py'), '--receipt',
+                         str(out / 'receipt-demo-drafts.json'), '--commit', commit], 90)]
     # all parts of a group share the model, whose making takes longest
     for group in (('decode', 'nodes', 'verify'), ('draft',), ('sequences', 'fp8', 'prefill')):
         found.append(('-'.join(group), [
