@@ -6,9 +6,9 @@
 
 Each part is a process of its own with a time limit, so that a crash, a hang or a lost device
 costs that part alone; what it wrote until then stays. Parts, the most wanted first: the tests of
-the CUDA path, the demo model against the CPU, its drafts, then gemma-thor bench: decode, where the time goes,
-verify; drafts; sequences, 16 bit pages, prefill. Files in FOLDER: receipt-*.json, *.log,
-summary.txt.
+the CUDA path and of the drafters, the demo model against the CPU, its drafts, then gemma-thor
+bench: decode, where the time goes, verify; drafts; sequences, 16 bit pages, prefill. Files in
+FOLDER: receipt-*.json, *.log, summary.txt.
 
 Needs Python with NumPy, CuPy and threadpoolctl, for the tests pytest and hypothesis too; the
 package itself is taken from this tree. No network.
