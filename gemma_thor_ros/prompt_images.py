@@ -25,6 +25,8 @@ from gemma_thor_ros.validate import IMAGE_PARTS
 
 # Prepared images that are kept, for the next turns of their conversations.
 KEPT_BYTES = 64 << 20
+# Images that are decoded at one time: a file of the largest size is 200 MB while it is open.
+_AT_ONCE = 2
 _DETAILS = ('auto', 'low', 'high', 'original')
 
 
@@ -72,6 +74,7 @@ class ImageReader:
         self._kept: OrderedDict[bytes, PreparedImage] = OrderedDict()     # last used last
         self._num_bytes = 0
         self._lock = threading.Lock()
+        self._decoding = threading.Semaphore(_AT_ONCE)
 
     def read(self, messages: Sequence[Mapping[str, Any]], num_new: int,
              ) -> list[Mapping[str, Any]]:
@@ -116,8 +119,10 @@ class ImageReader:
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
-        pixels = decode_image(read_data_url(url, self._limits, where), self._limits, where)
-        image = prepare_image(pixels, budget, self._vision.patch_side)
+        data = read_data_url(url, self._limits, where)
+        with self._decoding:
+            image = prepare_image(decode_image(data, self._limits, where), budget,
+                                  self._vision.patch_side)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = image

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -146,6 +149,26 @@ def test_prepared_images_are_kept_as_far_as_memory_goes(monkeypatch: pytest.Monk
     for seed in (1, 2, 2, 1):
         small.read([user(image(seed))], 1)
     assert len(decoded) == 2 + 3
+
+
+def test_few_images_are_decoded_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, lock = prompt_images.decode_image, threading.Lock()
+    now, most = [0], [0]
+
+    def slow(*args: Any) -> Any:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.02)
+        found = right(*args)
+        with lock:
+            now[0] -= 1
+        return found
+    monkeypatch.setattr(prompt_images, 'decode_image', slow)
+    one = reader()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda seed: one.read([user(image(seed))], 1), range(6)))
+    assert most[0] == 2
 
 
 def test_messages_without_images_stay_as_they_are() -> None:
