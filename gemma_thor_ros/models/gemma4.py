@@ -10,6 +10,7 @@ and its own sequence's K and V, and on nothing else in the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -278,8 +279,10 @@ class _LayerRun:
         products = act.gate_up
         if self.config.mlp_size(self.index) != self.config.intermediate_size:
             inner, products = act.wide_inner, act.wide_gate_up
-        ops.gate_up(inner, products, act.normed, layer.gate_up_proj, split)
-        ops.linear(act.branch, inner, layer.down_proj, split)
+        # with experts the dense MLP needs nothing of theirs, nor they of it
+        with nullcontext() if layer.experts is None else ops.beside(split):
+            ops.gate_up(inner, products, act.normed, layer.gate_up_proj, split)
+            ops.linear(act.branch, inner, layer.down_proj, split)
         ends = (act.normed,), layer.post_feedforward_layernorm, (next_norm,)
         if layer.layer_input is not None:
             ops.add_norms(act.residual, (), act.branch, ends[1], (), self.eps, 1.0)

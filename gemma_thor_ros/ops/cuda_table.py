@@ -9,7 +9,8 @@ graph and no order of layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from gemma_thor_ros.ops import (
     attention_decode,
+    device,
     embed,
     geglu,
     gemm_bf16,
@@ -87,9 +89,15 @@ class CudaOps:
     """The launches of one stream: up to MAX_ROWS generated rows, or max_rows of prompts."""
 
     def __init__(self, stream: Any, hidden_size: int, experts: tuple[int, int] | None,
-                 max_rows: int, zeros: Zeros) -> None:
-        """Make the scratch that the launches share; experts: (E, K), None for a dense model."""
+                 max_rows: int, zeros: Zeros, branches: bool = True) -> None:
+        """Make the scratch that the launches share; experts: (E, K), None for a dense model.
+
+        branches: the dense MLP runs beside the router and the experts.
+        """
+        self.branches = branches
         self.stream = stream
+        self._main, self._side = stream, device.new_stream()
+        self._forked = False             # the side stream has work that must be waited for
         self._route_scratch: tuple[Any, Any] | None = None
         self._order: prefill_moe.ExpertOrder | None = None
         self._num_experts = 0
@@ -151,6 +159,19 @@ class CudaOps:
         self.linear(products, x, weight, num_decode_rows)
         geglu.geglu(inner, products, self.stream)
 
+    @contextmanager
+    def beside(self, num_decode_rows: int) -> Iterator[None]:
+        """Enqueue on a second stream: a few rows' launches leave most of the device idle."""
+        if not num_decode_rows or not self.branches:
+            yield
+            return
+        device.follow(self._side, self._main)
+        self.stream = self._side
+        try:
+            yield
+        finally:
+            self.stream, self._forked = self._main, True
+
     def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
               router: Router, eps: float, rows: Any, num_decode_rows: int) -> None:
         """Choose the experts of each row from the residual's norm by the router's scale."""
@@ -176,6 +197,9 @@ class CudaOps:
                       experts: tuple[Any, Any, Any], expert_weight: Any, sum_weight: Any,
                       weights: Arrays, eps: float, scale: float) -> None:
         """As add_norms with the sum of dense MLP and experts, which is not written."""
+        if self._forked:
+            device.follow(self._main, self._side)
+            self._forked = False
         results, expert_ids, expert_weights = experts
         rms_norm.rms_norm_sum_add(
             residual, outs, branch, results, weight, expert_weight, sum_weight, weights, eps,

@@ -28,6 +28,7 @@ _PROGRAMMATIC_STREAM_SERIALIZATION = 6   # CUlaunchAttributeID
 _SHARED_WITHOUT_ASKING = 48 << 10        # more dynamic shared memory has to be requested
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3       # cudaMemcpyKind
 _distrusted: list[str] = []              # why the e2m1 conversion is not used, if it is not
+_behind_another: set[int] = set()        # streams whose next launch waits for another stream
 _OUT_OF_MEMORY = 2                       # CUDA error numbers that leave the context as it was:
 _HARMLESS = {1, _OUT_OF_MEMORY, 98, 701, 900, 901, 902, 903, 904, 905, 906, 907, 908, 909}
 
@@ -118,8 +119,11 @@ def launch(kernel: Kernel, grid: tuple[int, ...], threads: int, args: tuple[Any,
 
     args: CuPy arrays, ints and floats in the entry's order. overlap: the kernel may start while
     the one before it on the stream still runs; it waits inside before it reads that one's
-    results (programmatic dependent launch, sm_90 and up).
+    results (programmatic dependent launch, sm_90 and up). Never right behind follow().
     """
+    if stream.ptr in _behind_another:
+        _behind_another.discard(stream.ptr)
+        overlap = False
     if shared_bytes > _SHARED_WITHOUT_ASKING:
         kernel.allow_shared(shared_bytes)
     values = [_argument(arg) for arg in args]
@@ -169,6 +173,17 @@ def find() -> str:
 def new_stream() -> Any:
     """A stream that waits for no other."""
     return cupy().cuda.Stream(non_blocking=True)
+
+
+def follow(stream: Any, other: Any) -> None:
+    """Let what comes on `stream` from now on run after all that is on `other` so far.
+
+    While `other` is captured, `stream` is from then on too, until `other` follows it in turn.
+    """
+    event = new_event()
+    event.record(other)
+    stream.wait_event(event)
+    _behind_another.add(stream.ptr)
 
 
 def new_event() -> Any:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,16 +72,19 @@ def node_times(stream: Any, enqueue: Callable[[], None]) -> list[Node]:
     A group runs alone, so that overlap is that of equal kernels; the sum may differ from the step.
     """
     kinds: dict[KernelSpec, list[Callable[[], None]]] = defaultdict(list)
-    original = device.launch
+    original, follow = device.launch, device.follow
 
-    def note(kernel: Any, *args: Any, **options: Any) -> None:
-        kinds[kernel.spec].append(partial(original, kernel, *args, **options))
+    def note(kernel: Any, grid: Any, threads: int, args: Any, _: Any, *more: Any,
+             **options: Any) -> None:
+        kinds[kernel.spec].append(partial(original, kernel, grid, threads, args, stream, *more,
+                                          **options))
 
-    device.launch = note
+    device.launch = cast(Any, note)
+    device.follow = lambda stream, other: None
     try:
         enqueue()
     finally:
-        device.launch = original
+        device.launch, device.follow = original, follow
 
     def run(launches: list[Callable[[], None]]) -> None:
         for launch in launches:

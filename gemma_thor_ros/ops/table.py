@@ -10,7 +10,7 @@ for their shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -105,6 +105,10 @@ class LayerOps(Protocol):
                   eps: float, scale: float) -> None: ...
     def gate_up(self, inner: Any, products: Any, x: Any, weight: Any,
                 num_decode_rows: int) -> None: ...
+    def beside(self, num_decode_rows: int) -> AbstractContextManager[None]:
+        """What is called inside may run beside what comes next, up to sum_add_norms."""
+        ...
+
     def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
               router: Router, eps: float, rows: Any, num_decode_rows: int) -> None: ...
     def experts(self, out: Any, inner: Any, x: Any, expert_ids: Any, expert_weights: Any,
@@ -211,6 +215,10 @@ class OpTable:
         """inner = geglu(x G^T, x U^T); products (T, 2I) holds the two."""
         self.linear(products, x, weight, num_decode_rows)
         self.geglu(inner, products)
+
+    def beside(self, num_decode_rows: int) -> AbstractContextManager[None]:
+        """Nothing runs beside anything here."""
+        return nullcontext()
 
     def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
               router: Router, eps: float, rows: Any, num_decode_rows: int) -> None:
