@@ -53,11 +53,12 @@ SHAPES = {
     'o sliding': (2816, 4096), 'o full': (2816, 8192), 'down': (2816, 2112)}
 DRAFT = {'draft q': (4096, 2816), 'draft gate-up': (11264, 2816), 'draft down': (2816, 5632)}
 ROW_VARIANTS: list[dict[str, int]] = [
-    {'MIN_BLOCKS': 1}, {'MIN_BLOCKS': 4}, {'MIN_BLOCKS': 2}]
-VERIFY_VARIANTS: list[dict[str, int]] = [
-    {'ROW_TILES': 1}, {'ROW_TILES': 1, 'MIN_BLOCKS': 2}, {'PREFETCH': 2, 'MIN_BLOCKS': 2}]
+    {'MIN_BLOCKS': 3, 'ACTIVATIONS': 1}, {'ACTIVATIONS': 1}, {'ROW_TILES': 2, 'MIN_BLOCKS': 2}]
+VERIFY_VARIANTS: list[dict[str, int]] = [{'ROW_TILES': 2, 'MIN_BLOCKS': 1}]
+GATE_UP_VARIANTS: tuple[dict[str, int], ...] = (
+    {}, {'MIN_BLOCKS': 3, 'ACTIVATIONS': 1}, {'MIN_BLOCKS': 4, 'ACTIVATIONS': 1})
 DOWN_VARIANTS: tuple[dict[str, int], ...] = (
-    {}, {'WARPS': 4, 'MIN_BLOCKS': 4}, {'WARPS': 8, 'MIN_BLOCKS': 2, 'PREFETCH': 6})
+    {}, {'WARPS': 4, 'MIN_BLOCKS': 4}, {'WARPS': 4, 'MIN_BLOCKS': 4, 'ACTIVATIONS': 1})
 PROMPTS = (64, 512, 4096)                # rows of a prefill step
 BF16_TFLOPS = 790.0                      # an H200's matrix rate, measured with wgmma
 # window, query heads, kv heads, head dim of 26B-A4B
@@ -293,7 +294,7 @@ def experts(bench: Bench) -> None:
         weight_bytes = hit * 9 * hidden * inner_size // 16
         pairs = rows * cases.CHOSEN
         context = {'rows': rows, 'distinct_experts': hit}
-        for variant in ({}, {'MIN_BLOCKS': 1}, {'MIN_BLOCKS': 3}) if rows in (1, 16) else ({},):
+        for variant in GATE_UP_VARIANTS if rows in (1, 16) else ({},):
             with constants(moe_nvfp4, 'gate_up_spec', **variant):
                 bench.measure('moe_gate_up', 2 * weight_bytes + 2 * pairs * (hidden + inner_size),
                               lambda i, x=x, inner=inner, routes=routes:
@@ -386,8 +387,10 @@ def compile_all() -> None:
     hardware, shared = device.has_e2m1_conversion(), device.info().shared_bytes_per_block
     specs = [fragment_order.spec(hardware), moe_nvfp4.combine_spec(cases.CHOSEN)]
     for rows in (1, 16):
-        for _, columns in (*cases.PROJECTIONS, cases.GATE_UP):
-            specs += [gemm_nvfp4.spec(columns, rows, pair, hardware) for pair in (False, True)]
+        for outputs, columns in (*cases.PROJECTIONS, cases.GATE_UP):
+            specs += [gemm_nvfp4.spec(columns, rows, pair, hardware,
+                                      fragment_order.row_tiles(outputs, pair))
+                      for pair in (False, True)]
         specs += [gemm_bf16.spec(columns, rows, False) for _, columns in cases.BF16]
         specs += [gemm_bf16.spec(2816, rows, True), head_nvfp4.spec(2816, rows, shared, hardware),
                   moe_nvfp4.gate_up_spec(2816, rows, 8, 128, hardware),

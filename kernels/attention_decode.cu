@@ -57,7 +57,9 @@
 #define V_WORDS (COLUMNS * ELEMENT / 4)  // per lane and key
 #define BLOCKS_PER_SM (MT == 1 && D == 256 ? 2 : 1)
 #define EARLY (FP8 ? 4 : 2)              // steps of V fetched with K, the others after the scores
-#define FUSED_AHEAD (FP8 || D == 512 ? 4 : 1)    // partial results in flight; more would spill
+#define FUSED_COLUMNS 2                  // of a lane, in the sum of the chunks by the last block
+#define FUSED_AHEAD (FP8 || D == 512 ? 8 : 1)    // partial results in flight; more would spill
+#define COMBINE_AHEAD 32                 // of one column, in the launch of its own
 #define HIDDEN __int_as_float(0xff800000)   // minus infinity: exp gives 0
 #define LOG2_E 1.4426950408889634f
 
@@ -146,24 +148,34 @@ __device__ __forceinline__ u32 q_operand(u32 pair) {
 // The item's queries in A operand order: q_tile[m][k step][lane], zeros past the last query.
 __device__ __forceinline__ void stage_q(uint4* q_tile, const u16* q, const Item& item) {
     const int num_queries = item.num_rows * GROUP;
-    for (int i = threadIdx.x; i < MT * KSTEPS * 32; i += WARPS * WARP) {
-        const int lane = i % 32, step = i / 32 % KSTEPS, m = i / 32 / KSTEPS;
-        const int per_load = FP8 ? 4 : 2;          // k steps that one 16-byte load of K feeds
-        const int d = step / per_load * (16 * per_load) + lane % 4 * (4 * per_load)
-                  + step % per_load * 4;
-        u32 half[2][2];
+    constexpr int TOGETHER = 4 < KSTEPS / WARPS ? 4 : KSTEPS / WARPS;    // requested at once
+#pragma unroll(MT == 1 ? 1 : 2)
+    for (int base = 0; base < MT * KSTEPS / WARPS; base += TOGETHER) {
+        u32 half[TOGETHER][2][2];
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const int query = item.group * QUERIES + m * 16 + h * 8 + lane / 4;
-            half[h][0] = half[h][1] = 0;
-            if (query < num_queries) {
-                const int head = item.kv * GROUP + query % GROUP;
-                const u64 row = item.first_row + query / GROUP;
-                load_once(half[h], q + (row * Q_HEADS + head) * D + d);
+        for (int n = 0; n < TOGETHER; ++n) {
+            const int i = (base + n) * WARPS * WARP + threadIdx.x;
+            const int lane = i % 32, step = i / 32 % KSTEPS, m = i / 32 / KSTEPS;
+            const int per_load = FP8 ? 4 : 2;          // k steps that one 16-byte load of K feeds
+            const int d = step / per_load * (16 * per_load) + lane % 4 * (4 * per_load)
+                      + step % per_load * 4;
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int query = item.group * QUERIES + m * 16 + h * 8 + lane / 4;
+                half[n][h][0] = half[n][h][1] = 0;
+                if (query < num_queries) {
+                    const int head = item.kv * GROUP + query % GROUP;
+                    const u64 row = item.first_row + query / GROUP;
+                    load_once(half[n][h], q + (row * Q_HEADS + head) * D + d);
+                }
             }
         }
-        q_tile[i] = make_uint4(q_operand(half[0][0]), q_operand(half[1][0]),
-                               q_operand(half[0][1]), q_operand(half[1][1]));
+#pragma unroll
+        for (int n = 0; n < TOGETHER; ++n) {
+            q_tile[(base + n) * WARPS * WARP + threadIdx.x] = make_uint4(
+                q_operand(half[n][0][0]), q_operand(half[n][1][0]), q_operand(half[n][0][1]),
+                q_operand(half[n][1][1]));
+        }
     }
 }
 
@@ -411,12 +423,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                 const int first = cold->group * QUERIES;
                 const int count = min(QUERIES, cold->num_rows * GROUP - first);
                 const float scale = FP8 ? v_scale[cold->kv] : 1.0f;
-                for (int i = warp; i < count * (D / 128); i += WARPS) {
-                    const int query = first + i / (D / 128), row = query / GROUP;
-                    combine_row<FUSED_AHEAD>(
+                const int slices = D / (32 * FUSED_COLUMNS);
+                for (int i = warp; i < count * slices; i += WARPS) {
+                    const int query = first + i / slices, row = query / GROUP;
+                    combine_row<FUSED_COLUMNS, FUSED_AHEAD>(
                         out, partial, partial_ml, max_chunks, cold->first_row + row,
                         cold->kv * GROUP + query % GROUP, cold->start + row, cold->low_chunk,
-                        i % (D / 128), scale, lane);
+                        i % slices, scale, lane);
                 }
                 if (threadIdx.x == 0) *counter = 0;
             }
@@ -426,22 +439,22 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
     if (!waited) wait_for_previous_kernel();
 }
 
-// Grid: one warp for each 128 columns of each of the T Q query heads. Rows of no span: untouched.
+// Grid: one warp for each 32 columns of each of the T Q query heads. Rows of no span: untouched.
 extern "C" __global__ void __launch_bounds__(128, 4) attention_decode_combine(
         u16* __restrict__ out, const float* partial, const float2* partial_ml,
         const float* __restrict__ v_scale, const int4* __restrict__ spans, int num_spans,
         int num_rows, int max_chunks) {
     const int lane = threadIdx.x % 32;
     const int index = blockIdx.x * 4 + threadIdx.x / 32;
-    const int slice = index % (D / 128), head = index / (D / 128) % Q_HEADS;
-    const int row = index / (D / 128) / Q_HEADS;
+    const int slice = index % (D / 32), head = index / (D / 32) % Q_HEADS;
+    const int row = index / (D / 32) / Q_HEADS;
     allow_next_kernel();
     wait_for_previous_kernel();
     if (row >= num_rows) return;
     for (int b = 0; b < num_spans; ++b) {
         const int4 span = spans[b];
         if (row < span.x || row >= span.x + span.y) continue;
-        combine_row<8>(out, partial, partial_ml, max_chunks, row, head, span.z + row - span.x,
+        combine_row<1, COMBINE_AHEAD>(out, partial, partial_ml, max_chunks, row, head, span.z + row - span.x,
                        chunk_of(first_visible(span.z)), slice, FP8 ? v_scale[head / GROUP] : 1.0f,
                        lane);
     }

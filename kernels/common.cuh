@@ -37,7 +37,9 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 
 // ---- loads -----------------------------------------------------------------------------------
 
-// Weights pass through once a step and are larger than any L2: they leave it first.
+// Weights pass through once a step and are larger than any L2: they leave it first. Not by the
+// read-only path (.nc): the assembler moves such loads behind the wait for the kernel before, and
+// then nothing of a step overlaps (test/unit/kernels/test_early_loads.py looks at the code).
 __device__ __forceinline__ u64 streaming_policy() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -46,20 +48,21 @@ __device__ __forceinline__ u64 streaming_policy() {
 
 __device__ __forceinline__ uint4 load_weights(const uint4* p, u64 policy) {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p), "l"(policy));
     return v;
 }
 
 __device__ __forceinline__ u32 load_weights(const u32* p, u64 policy) {
     u32 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;"
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;"
                  : "=r"(v) : "l"(p), "l"(policy));
     return v;
 }
 
 // Activations: written by the kernel before, so never through the read-only path, and volatile so
-// that the compiler moves none of them before the wait.
+// that the compiler moves none of them before the wait. Also for constants that are to be requested
+// before it: it moves none of them behind it either.
 __device__ __forceinline__ uint4 load_activations(const void* p) {
     uint4 v;
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -387,6 +390,12 @@ __device__ __forceinline__ void store_vector(void* to, uint2 v) {
 
 // ---- results of other blocks of the same launch, from the L2 cache -----------------------------
 // Volatile like all loads of what a kernel wrote: the intrinsics for this may move before a wait.
+
+__device__ __forceinline__ u32 load_result(const u32* from) {
+    u32 x;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+}
 
 __device__ __forceinline__ float load_result(const float* from) {
     float x;

@@ -17,12 +17,12 @@
 // tiles of each warp, are requested before the wait for the kernel that wrote x.
 //
 // PRECOND: M a multiple of 8, x and out 16-byte aligned, K_WARPS * WARP_TILES >= COLUMN_TILES.
+// PRECOND: PREFETCH a multiple of ACTIVATIONS, or all tiles of a warp.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, PREFETCH, ROW_TILES, BLOCKS (of 8
-// activation rows: 1 or 2), GEGLU, MIN_BLOCKS (resident on one multiprocessor).
+// activation rows: 1 or 2), GEGLU, MIN_BLOCKS (resident on one multiprocessor), ACTIVATIONS (tiles
+// of them in flight).
 
-#ifndef AHEAD
-#define AHEAD (BLOCKS == 1 && WARP_TILES > PREFETCH ? 1 : 2)   // activation tiles requested together
-#endif
+#define AHEAD (BLOCKS == 1 ? ACTIVATIONS : 1)
 
 __device__ __forceinline__ bool in_matrix(int column_tile) {
     return K_WARPS * WARP_TILES == COLUMN_TILES || column_tile < COLUMN_TILES;
@@ -45,6 +45,7 @@ gemm_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
            const u32* __restrict__ scales, const float* __restrict__ row_scales, int num_tokens,
            int num_row_tiles, int num_outputs) {
     __shared__ float partial[ROW_TILES][K_WARPS][BLOCKS][PARTIAL_SIZE];
+    __shared__ float tile_scales[ROW_TILES * 2];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     int row_tile = blockIdx.x * ROW_TILES, first_tile = warp * WARP_TILES;
     int first_token = blockIdx.y * 16;
@@ -54,6 +55,9 @@ gemm_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
 #pragma unroll
     for (int i = 0; i < PREFETCH; ++i)
         load_row_tiles(w[i], codes, scales, row_tile, num_row_tiles, first_tile + i, lane, policy);
+    u32 own_scale = 0;
+    if (threadIdx.x < 2 * ROW_TILES && 2 * row_tile + threadIdx.x < 2 * num_row_tiles)
+        own_scale = load_weights((const u32*)row_scales + 2 * row_tile + threadIdx.x, policy);
     wait_for_previous_kernel();
 
     const u16* rows[BLOCKS];
@@ -62,35 +66,35 @@ gemm_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
         int token = first_token + 8 * m + g;
         rows[m] = token < num_tokens ? x + (u64)token * COLUMNS + 8 * t : 0;
     }
+    ActivationTile activations[AHEAD][BLOCKS];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i)
+        if (i < WARP_TILES && in_matrix(first_tile + i))
+            load_activation_tile<BLOCKS>(activations[i], rows, t, first_tile + i, COLUMNS);
     float acc[ROW_TILES][2][BLOCKS][4] = {};
 #pragma unroll(WARP_TILES <= 2 * PREFETCH ? 2 : 1)
     for (int base = 0; base < WARP_TILES; base += PREFETCH) {
 #pragma unroll
-        for (int start = 0; start < PREFETCH; start += AHEAD) {
-            ActivationTile activations[AHEAD][BLOCKS];
-#pragma unroll
-            for (int i = start; i < start + AHEAD && i < PREFETCH; ++i) {
-                int tile = base + i;
-                if (tile < WARP_TILES && in_matrix(first_tile + tile))
-                    load_activation_tile<BLOCKS>(activations[i - start], rows, t, first_tile + tile,
-                                                 COLUMNS);
-            }
-#pragma unroll
-            for (int i = start; i < start + AHEAD && i < PREFETCH; ++i) {
-                int tile = base + i;
-                if (tile >= WARP_TILES || !in_matrix(first_tile + tile)) continue;
+        for (int i = 0; i < PREFETCH; ++i) {
+            int tile = base + i, ahead = tile + AHEAD;
+            if (tile >= WARP_TILES) continue;
+            if (in_matrix(first_tile + tile)) {
 #pragma unroll
                 for (int r = 0; r < ROW_TILES; ++r)
                     if (ROW_TILES == 1 || row_tile + r < num_row_tiles)
-                        multiply_tile<BLOCKS>(acc[r], w[i][r], activations[i - start]);
-                if (tile + PREFETCH < WARP_TILES)
-                    load_row_tiles(w[i], codes, scales, row_tile, num_row_tiles,
-                                   first_tile + tile + PREFETCH, lane, policy);
+                        multiply_tile<BLOCKS>(acc[r], w[i][r], activations[i % AHEAD]);
             }
+            if (ahead < WARP_TILES && in_matrix(first_tile + ahead))
+                load_activation_tile<BLOCKS>(activations[i % AHEAD], rows, t, first_tile + ahead,
+                                             COLUMNS);
+            if (tile + PREFETCH < WARP_TILES)
+                load_row_tiles(w[i], codes, scales, row_tile, num_row_tiles,
+                               first_tile + tile + PREFETCH, lane, policy);
         }
     }
 #pragma unroll
     for (int r = 0; r < ROW_TILES; ++r) store_partial<BLOCKS>(partial[r][warp], acc[r], lane);
+    if (threadIdx.x < 2 * ROW_TILES) tile_scales[threadIdx.x] = __uint_as_float(own_scale);
     __syncthreads();
 
     const int rows_out = GEGLU ? 8 : 16, outputs = rows_out * 8 * BLOCKS;
@@ -98,9 +102,9 @@ gemm_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
         int r = i / outputs, token = i % outputs / rows_out, row = i % rows_out;
         int tile = row_tile + r, column = tile * rows_out + row;
         if (first_token + token >= num_tokens || column >= num_outputs) continue;
-        float value = summed(partial[r], row, token) * row_scales[2 * tile + (row >> 3)];
+        float value = summed(partial[r], row, token) * tile_scales[2 * r + (row >> 3)];
 #if GEGLU
-        float up = summed(partial[r], row + 8, token) * row_scales[2 * tile + 1];
+        float up = summed(partial[r], row + 8, token) * tile_scales[2 * r + 1];
         value = gelu_tanh(rounded_to_bf16(value)) * rounded_to_bf16(up);
 #endif
         out[(u64)(first_token + token) * num_outputs + column] = to_bf16(value);

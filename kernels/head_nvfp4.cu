@@ -17,6 +17,17 @@
 // (blockIdx.y). Dynamic shared memory: STAGED * COLUMN_TILES * BLOCKS * 1024 bytes.
 // Constants: COLUMNS (H), COLUMN_TILES, WARPS, PREFETCH, BLOCKS, STAGED, MIN_BLOCKS.
 
+// Requested before the products, so that the end of a row tile does not wait for memory; before
+// sm_90 there are no registers left for them.
+#define EARLY_SCALES (__CUDA_ARCH__ >= 900)
+
+__device__ __forceinline__ void load_scales(u32 (&scale)[2], const float* __restrict__ row_scales,
+                                            int row_tile, u64 policy) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        scale[half] = load_weights((const u32*)row_scales + 2 * row_tile + half, policy);
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS)
 head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ codes,
            const u32* __restrict__ scales, const float* __restrict__ row_scales, int num_rows,
@@ -53,6 +64,8 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
     __syncthreads();
 #endif
     for (; row_tile < num_row_tiles; row_tile += stride) {
+        u32 scale[2];
+        if (EARLY_SCALES) load_scales(scale, row_scales, row_tile, policy);
         float acc[2][BLOCKS][4] = {};
         for (int base = 0; base < COLUMN_TILES; base += PREFETCH) {
 #pragma unroll
@@ -78,12 +91,13 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
                                      policy);
             }
         }
+        if (!EARLY_SCALES) load_scales(scale, row_scales, row_tile, policy);
 #pragma unroll
         for (int m = 0; m < BLOCKS; ++m) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 int row = first_row + 8 * m + 2 * t + (j & 1), id = row_tile * 16 + g + 8 * (j >> 1);
-                float z = (acc[0][m][j] + acc[1][m][j]) * row_scales[2 * row_tile + (j >> 1)];
+                float z = (acc[0][m][j] + acc[1][m][j]) * __uint_as_float(scale[j >> 1]);
                 if (row < num_rows)
                     logits[(u64)row * vocab_size + id] = cap * tanhf(z / cap);
             }

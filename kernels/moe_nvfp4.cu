@@ -15,18 +15,19 @@
 // Bytes moved: 27 / 16 H I for each distinct expert (its three matrices, once), and T K (2 H + 4 I)
 // 2 of rows. Bound by reading the weights.
 // Each block first lists the distinct experts and their tokens in shared memory (a bit a token),
-// so routing needs no launch to sort. An item is one row tile of one distinct expert; a grid that
-// just fills the device walks the items, with the next item's weights requested as the present
-// one's are used up. The rows of an expert are the columns of one matrix instruction (of two for
-// more than 8), so its weights are read once. gate_up: an item is a block's, the warps share its
-// depth (K_WARPS * WARP_TILES tiles) and add up in their order. down: an item is a warp's, over
-// the full depth. A row's sums never depend on who shares its experts or on the grid; combine adds
-// best expert first.
+// so routing needs no launch to sort. moe_nvfp4_down must come right behind moe_nvfp4_gate_up. An
+// item is one row tile of one distinct expert; a grid that just fills the device walks the items,
+// with the next item's weights requested as the present one's are used up. The rows of an expert
+// are the columns of one matrix instruction (of two for more than 8), so its weights are read
+// once. gate_up: an item is a block's, the warps share its depth (K_WARPS * WARP_TILES tiles) and
+// add up in their order. down: an item is a warp's, over the full depth. A row's sums never
+// depend on who shares its experts or on the grid; combine adds best expert first.
 //
 // PRECOND: at most 16 tokens and 128 pairs; a token's expert ids differ; H and I multiples of 8.
+// PRECOND: PREFETCH a multiple of ACTIVATIONS, or all tiles of a warp.
 // Constants: ENTRY (0 gate_up, 1 down, 2 combine), COLUMNS, COLUMN_TILES, PREFETCH, BLOCKS (8
-// tokens or fewer: 1, else 2), CHOSEN (K), NUM_EXPERTS (E), MIN_BLOCKS; gate_up: K_WARPS,
-// WARP_TILES; down: WARPS.
+// tokens or fewer: 1, else 2), CHOSEN (K), NUM_EXPERTS (E), MIN_BLOCKS, ACTIVATIONS (tiles of them
+// in flight); gate_up: K_WARPS, WARP_TILES; down: WARPS.
 
 #define MAX_TOKENS 16
 #define MAX_PAIRS 128
@@ -49,7 +50,7 @@ __device__ __forceinline__ void clear_routing(Routing& routing, int num_threads)
 __device__ __forceinline__ void read_routing(Routing& routing, const int* expert_ids,
                                              int num_pairs, int num_threads) {
     for (int pair = threadIdx.x; pair < num_pairs; pair += num_threads) {
-        int expert = (int)load_activation_word(expert_ids + pair), token = pair / CHOSEN;
+        int expert = (int)load_result((const u32*)expert_ids + pair), token = pair / CHOSEN;
         if (expert < 0 || expert >= NUM_EXPERTS) continue;
         atomicOr(&routing.tokens[expert], 1u << token);
         routing.choice[expert][token] = (u8)(pair % CHOSEN);
@@ -96,7 +97,6 @@ __device__ __forceinline__ u64 item_row_tile(const Routing& routing, int item,
 #if ENTRY == 0
 
 #define THREADS (K_WARPS * WARP)
-#define AHEAD(blocks) (blocks == 1 ? 4 : 1)     // activation tiles requested together
 
 __device__ __forceinline__ bool in_matrix(int column_tile) {
     return K_WARPS * WARP_TILES == COLUMN_TILES || column_tile < COLUMN_TILES;
@@ -117,28 +117,26 @@ __device__ __forceinline__ void multiply_item(float (&partial)[BLOCKS][PARTIAL_S
         int pair = pair_of(routing, expert, 8 * m + g);
         rows[m] = pair < 0 ? 0 : x + (u64)(pair / CHOSEN) * COLUMNS + 8 * t;
     }
+    constexpr int AHEAD = NB == 1 ? ACTIVATIONS : 1;
+    ActivationTile x_tile[AHEAD][NB];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i)
+        if (i < WARP_TILES && in_matrix(first_tile + i))
+            load_activation_tile<NB>(x_tile[i], rows, t, first_tile + i, COLUMNS);
     float acc[2][NB][4] = {};
     for (int base = 0; base < WARP_TILES; base += PREFETCH) {
 #pragma unroll
-        for (int start = 0; start < PREFETCH; start += AHEAD(NB)) {
-            ActivationTile activations[AHEAD(NB)][NB];
-#pragma unroll
-            for (int i = start; i < start + AHEAD(NB) && i < PREFETCH; ++i)
-                if (base + i < WARP_TILES && in_matrix(first_tile + base + i))
-                    load_activation_tile<NB>(activations[i - start], rows, t,
-                                             first_tile + base + i, COLUMNS);
-#pragma unroll
-            for (int i = start; i < start + AHEAD(NB) && i < PREFETCH; ++i) {
-                int tile = base + i;
-                if (tile >= WARP_TILES) continue;
-                if (in_matrix(first_tile + tile))
-                    multiply_tile<NB>(acc, w[i], activations[i - start]);
-                bool same_row = tile + PREFETCH < WARP_TILES;
-                int column_tile = first_tile + (same_row ? tile + PREFETCH : i);
-                if ((same_row || has_next) && in_matrix(column_tile))
-                    w[i] = load_tile(all.codes, all.scales, (same_row ? row_tile : next_row_tile)
-                                     * COLUMN_TILES + column_tile, lane, policy);
-            }
+        for (int i = 0; i < PREFETCH; ++i) {
+            int tile = base + i, ahead = tile + AHEAD;
+            if (tile >= WARP_TILES) continue;
+            if (in_matrix(first_tile + tile)) multiply_tile<NB>(acc, w[i], x_tile[i % AHEAD]);
+            if (ahead < WARP_TILES && in_matrix(first_tile + ahead))
+                load_activation_tile<NB>(x_tile[i % AHEAD], rows, t, first_tile + ahead, COLUMNS);
+            bool same_row = tile + PREFETCH < WARP_TILES;
+            int column_tile = first_tile + (same_row ? tile + PREFETCH : i);
+            if ((same_row || has_next) && in_matrix(column_tile))
+                w[i] = load_tile(all.codes, all.scales, (same_row ? row_tile : next_row_tile)
+                                 * COLUMN_TILES + column_tile, lane, policy);
         }
     }
 #pragma unroll
@@ -152,14 +150,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 moe_nvfp4_gate_up(u16* __restrict__ inner, const u16* x, const int* expert_ids,
                   const uint4* __restrict__ codes, const u32* __restrict__ scales,
                   const float* __restrict__ row_scales, int num_pairs, int num_row_tiles) {
-    __shared__ float partial[K_WARPS][BLOCKS][PARTIAL_SIZE];
+    // of two items: while some threads finish one, others begin the next
+    __shared__ float partial[2][K_WARPS][BLOCKS][PARTIAL_SIZE];
+    __shared__ float tile_scales[2][2];
     __shared__ Routing routing;
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first_tile = warp * WARP_TILES;
+    int buffer = 0, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first_tile = warp * WARP_TILES;
     Matrices all = {codes, scales, row_scales, num_row_tiles};
-    allow_next_kernel();
     u64 policy = streaming_policy();
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
+    allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
     read_routing(routing, expert_ids, num_pairs, THREADS);
     int num_items = routing.num_hit * num_row_tiles, item = blockIdx.x;
     if (item >= num_items) return;
@@ -173,24 +173,28 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, const u16* x, const int* expert_ids,
         int next = item + gridDim.x, expert = routing.hit[item / num_row_tiles];
         int count = __popc(routing.tokens[expert]);
         u64 next_row_tile = next < num_items ? item_row_tile(routing, next, num_row_tiles) : 0;
+        u32 own_scale = 0;       // requested here: the end of an item does not wait for memory
+        if (threadIdx.x < 2)
+            own_scale = load_weights((const u32*)row_scales + 2 * row_tile + threadIdx.x, policy);
 #if BLOCKS == 2
         if (count > 8)
-            multiply_item<2>(partial[warp], w, x, routing, expert, all, row_tile, next_row_tile,
+            multiply_item<2>(partial[buffer][warp], w, x, routing, expert, all, row_tile, next_row_tile,
                              next < num_items, first_tile, lane, policy);
         else
 #endif
-        multiply_item<1>(partial[warp], w, x, routing, expert, all, row_tile, next_row_tile,
+        multiply_item<1>(partial[buffer][warp], w, x, routing, expert, all, row_tile, next_row_tile,
                          next < num_items, first_tile, lane, policy);
+        if (threadIdx.x < 2) tile_scales[buffer][threadIdx.x] = __uint_as_float(own_scale);
         __syncthreads();
         for (int i = threadIdx.x; i < 8 * count; i += THREADS) {
             int row = i & 7, n = i >> 3;
-            float gate = summed(partial, row, n) * row_scales[2 * row_tile];
-            float up = summed(partial, row + 8, n) * row_scales[2 * row_tile + 1];
+            float gate = summed(partial[buffer], row, n) * tile_scales[buffer][0];
+            float up = summed(partial[buffer], row + 8, n) * tile_scales[buffer][1];
             float value = gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up);
             u64 pair = (u64)pair_of(routing, expert, n);
             inner[pair * (num_row_tiles * 8) + item % num_row_tiles * 8 + row] = to_bf16(value);
         }
-        __syncthreads();         // partial is written again for the next item
+        buffer ^= 1;             // the next item's barrier comes before this half's next use
         item = next;
         row_tile = next_row_tile;
     }
@@ -199,7 +203,6 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, const u16* x, const int* expert_ids,
 #elif ENTRY == 1
 
 #define THREADS (WARPS * WARP)
-#define AHEAD(blocks) (blocks == 1 ? 4 : 1)     // activation tiles requested together
 
 template <int NB>
 __device__ __forceinline__ void multiply_item(u16* __restrict__ results, WeightTile (&w)[PREFETCH],
@@ -214,26 +217,28 @@ __device__ __forceinline__ void multiply_item(u16* __restrict__ results, WeightT
         int pair = pair_of(routing, expert, 8 * m + g);
         rows[m] = pair < 0 ? 0 : inner + (u64)pair * COLUMNS + 8 * t;
     }
+    u32 scale[2];                // requested here: the end of an item does not wait for memory
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        scale[half] = load_weights((const u32*)all.row_scales + 2 * row_tile + half, policy);
+    constexpr int AHEAD = NB == 1 ? ACTIVATIONS : 1;
+    ActivationTile x_tile[AHEAD][NB];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i)
+        if (i < COLUMN_TILES) load_activation_tile<NB>(x_tile[i], rows, t, i, COLUMNS);
     float acc[2][NB][4] = {};
     for (int base = 0; base < COLUMN_TILES; base += PREFETCH) {
 #pragma unroll
-        for (int start = 0; start < PREFETCH; start += AHEAD(NB)) {
-            ActivationTile activations[AHEAD(NB)][NB];
-#pragma unroll
-            for (int i = start; i < start + AHEAD(NB) && i < PREFETCH; ++i)
-                if (base + i < COLUMN_TILES)
-                    load_activation_tile<NB>(activations[i - start], rows, t, base + i, COLUMNS);
-#pragma unroll
-            for (int i = start; i < start + AHEAD(NB) && i < PREFETCH; ++i) {
-                int tile = base + i;
-                if (tile >= COLUMN_TILES) continue;
-                multiply_tile<NB>(acc, w[i], activations[i - start]);
-                bool same_row = tile + PREFETCH < COLUMN_TILES;
-                if (same_row || has_next)
-                    w[i] = load_tile(all.codes, all.scales, (same_row ? row_tile : next_row_tile)
-                                     * COLUMN_TILES + (same_row ? tile + PREFETCH : i), lane,
-                                     policy);
-            }
+        for (int i = 0; i < PREFETCH; ++i) {
+            int tile = base + i;
+            if (tile >= COLUMN_TILES) continue;
+            multiply_tile<NB>(acc, w[i], x_tile[i % AHEAD]);
+            if (tile + AHEAD < COLUMN_TILES)
+                load_activation_tile<NB>(x_tile[i % AHEAD], rows, t, tile + AHEAD, COLUMNS);
+            bool same_row = tile + PREFETCH < COLUMN_TILES;
+            if (same_row || has_next)
+                w[i] = load_tile(all.codes, all.scales, (same_row ? row_tile : next_row_tile)
+                                 * COLUMN_TILES + (same_row ? tile + PREFETCH : i), lane, policy);
         }
     }
 #pragma unroll
@@ -245,7 +250,7 @@ __device__ __forceinline__ void multiply_item(u16* __restrict__ results, WeightT
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 int row = first_row + g + 8 * half, j = 2 * half + parity;
-                float value = (acc[0][m][j] + acc[1][m][j]) * all.row_scales[2 * row_tile + half];
+                float value = (acc[0][m][j] + acc[1][m][j]) * __uint_as_float(scale[half]);
                 if (row < num_outputs) results[(u64)pair * num_outputs + row] = to_bf16(value);
             }
         }
@@ -262,8 +267,8 @@ moe_nvfp4_down(u16* __restrict__ results, const u16* inner, const int* expert_id
     Matrices all = {codes, scales, row_scales, num_row_tiles};
     allow_next_kernel();
     u64 policy = streaming_policy();
+    // gate_up let this launch begin after its own wait: the routing is complete, inner is not
     clear_routing(routing, THREADS);
-    wait_for_previous_kernel();
     read_routing(routing, expert_ids, num_pairs, THREADS);
     // neighbouring items go to different multiprocessors, so that few items use all of them
     int num_items = routing.num_hit * num_row_tiles, item = warp * gridDim.x + blockIdx.x;
@@ -273,6 +278,7 @@ moe_nvfp4_down(u16* __restrict__ results, const u16* inner, const int* expert_id
 #pragma unroll
     for (int i = 0; i < PREFETCH; ++i)
         w[i] = load_tile(codes, scales, row_tile * COLUMN_TILES + i, lane, policy);
+    wait_for_previous_kernel();
     while (item < num_items) {
         int next = item + stride, expert = routing.hit[item / num_row_tiles];
         int first_row = item % num_row_tiles * TILE_ROWS;

@@ -108,7 +108,8 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
     for (int u = 0; u < UNITS; ++u) {
         const int column = first_column + u * 32;
         weights[u] = make_uint4(0, 0, 0, 0);
-        if (column < H) weights[u] = *(const uint4*)(w + (u64)(blockIdx.x * 8 + g) * H + column);
+        if (column < H)
+            weights[u] = load_activations(w + (u64)(blockIdx.x * 8 + g) * H + column);
     }
     wait_for_previous_kernel();
     float sums[4];

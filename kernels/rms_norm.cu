@@ -42,29 +42,24 @@ __device__ __forceinline__ Row load_f32(const float* from, int column) {
     return r;
 }
 
-__device__ __forceinline__ Row load_bf16(const u16* from, int column) {
-    Row r = {};
-    if (column < H) {
-        const uint4 v = load_activations(from + column);
-        const u32 pairs[4] = {v.x, v.y, v.z, v.w};
+__device__ __forceinline__ Row from_pairs(uint4 v) {
+    Row r;
+    const u32 pairs[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            r.x[2 * i] = bf16_low(pairs[i]);
-            r.x[2 * i + 1] = bf16_high(pairs[i]);
-        }
+    for (int i = 0; i < 4; ++i) {
+        r.x[2 * i] = bf16_low(pairs[i]);
+        r.x[2 * i + 1] = bf16_high(pairs[i]);
     }
     return r;
 }
 
+__device__ __forceinline__ Row load_bf16(const u16* from, int column) {
+    return from_pairs(column < H ? load_activations(from + column) : make_uint4(0, 0, 0, 0));
+}
+
 // Weights never change: they are read before the wait.
-__device__ __forceinline__ Row load_weight(const float* __restrict__ from, int column) {
-    Row r = {};
-    if (column < H) {
-        const float4 low = *(const float4*)(from + column);
-        const float4 high = *(const float4*)(from + column + 4);
-        r = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    }
-    return r;
+__device__ __forceinline__ Row load_weight(const float* from, int column) {
+    return load_f32(from, column);
 }
 
 __device__ __forceinline__ void store_f32(float* to, const Row& r, int column) {
@@ -133,15 +128,28 @@ __device__ __forceinline__ Row load_a(const void* a, u64 row, int column) {
 __device__ __forceinline__ Row load_b(const void* b, const int* expert_ids,
                                       const float* expert_weights, u64 row, int column) {
     if (CHOSEN == 0) return load_f32((const float*)b + row * H, column);
-    Row sum = {};
+    // all of them are requested before the first is used
+    constexpr int MOST = CHOSEN > 0 ? CHOSEN : 1;
+    uint4 parts[MOST];
+    float weights[MOST];
+    bool chosen[MOST];
 #pragma unroll
     for (int k = 0; k < CHOSEN; ++k) {
         const u64 pair = row * CHOSEN + k;
-        const Row part = load_bf16((const u16*)b + pair * H, column);
-        const float weight = __uint_as_float(load_activation_word(expert_weights + pair));
-        if ((int)load_activation_word(expert_ids + pair) < 0) continue;
+        parts[k] = make_uint4(0, 0, 0, 0);
+        if (column < H) parts[k] = load_activations((const u16*)b + pair * H + column);
+        weights[k] = __uint_as_float(load_activation_word(expert_weights + pair));
+        chosen[k] = (int)load_activation_word(expert_ids + pair) >= 0;
+    }
+    Row sum = {};
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sum.x[i] = __fadd_rn(sum.x[i], __fmul_rn(weight, part.x[i]));
+    for (int k = 0; k < CHOSEN; ++k) {
+        const Row part = from_pairs(parts[k]);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const float next = __fadd_rn(sum.x[i], __fmul_rn(weights[k], part.x[i]));
+            sum.x[i] = chosen[k] ? next : sum.x[i];      // what was not written may be NaN
+        }
     }
     return sum;
 }

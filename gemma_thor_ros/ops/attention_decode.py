@@ -21,9 +21,10 @@ _FLAT_CHUNKS = 128
 _DOUBLING = 64
 _WARPS = 8
 # Up to this many (query, 128 columns) of so few chunks the block that ends last adds the partial
-# results alone. A round of its eight warps reads four chunks at a time, about 0.6 us each, so with
-# more chunks a launch that spreads them over the device costs less (bench/LOG.md).
-_MAX_FUSED = 32
+# results alone. A round of its eight warps takes half of that columns and reads eight chunks at a
+# time, about 0.6 us each, so with more a launch that spreads them over the device costs less
+# (bench/LOG.md).
+_MAX_FUSED = 8
 _MAX_FUSED_CHUNKS = 32
 
 
@@ -96,7 +97,7 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
         return
     combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'], window,
                    fp8, max_rows)
-    warps = sizes['T'] * sizes['Q'] * (sizes['D'] // 128)
+    warps = sizes['T'] * sizes['Q'] * (sizes['D'] // 32)
     device.launch(device.compiled(combine), (-(-warps // 4),), 128,
                   (out, scratch.partial, scratch.partial_ml, scales[1], spans, sizes['B'],
                    sizes['T'], shape[2]), stream)

@@ -26,6 +26,9 @@ _MAX_WARPS = 16
 _MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 registers each; long
                                          # loops have room for 3
 _REGISTERS = 56                          # of a thread, for as many resident blocks as that lets
+_LIGHT_WARPS = 12                        # with so many, and 4 tiles each, there is more choice:
+_FEW_TILES = 264                         # row tiles of which two a multiprocessor are enough
+_MANY_THREADS = 1536                     # of a multiprocessor, else; leaves 40 registers a thread
 
 
 def gemm_nvfp4_ref(out: Array, x: Array, parts: Sequence[StoredWeight], *,
@@ -49,7 +52,7 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
                        x=x)['T']
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.interleaved,
-                                  device.has_e2m1_conversion()))
+                                  device.has_e2m1_conversion(), weight.num_row_tiles))
     constants = dict(kernel.spec.defines)
     tiles = weight.num_row_tiles
     grid = (-(-tiles // constants['ROW_TILES']), -(-num_tokens // ROWS_PER_LAUNCH_TILE))
@@ -58,22 +61,38 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
                    weight.num_outputs), stream)
 
 
-def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool,
+def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_row_tiles: int,
          **override: int) -> KernelSpec:
-    """What is compiled for M columns and a number of rows; `override` is for measurements.
+    """What is compiled for a matrix and a number of rows; `override` is for measurements.
 
-    Two row tiles a block halve how often the activations are fetched; with more than 8 of them
-    that beats more resident blocks (bench/LOG.md). Neither changes a bit of the result.
+    With many row tiles more blocks are resident, of fewer registers each; long columns and more
+    than 8 rows take two row tiles a block, so that activations are fetched half as often
+    (bench/LOG.md). Nothing of it changes a bit of the result.
     """
     warps, tiles = cut(columns)
     blocks = blocks_of(num_tokens)
+    light = tiles <= 4 and warps <= _LIGHT_WARPS         # weights and sums fit into few registers
+    resident = max(1, 65536 // (_REGISTERS * warps * 32))
+    if blocks == 2:
+        resident = 2 if light and not hardware else 1
+    elif num_row_tiles <= _FEW_TILES or hardware:
+        resident = min(resident, 2)      # the conversion of sm_100 and up takes more registers
+    elif light:
+        resident = _MANY_THREADS // (warps * 32)
+    prefetch = min(tiles, 3 if tiles > (4 if hardware else 8) else _MAX_PREFETCH)
+    ahead = 1 if resident > 2 or tiles > prefetch else 4 if light else 2
     constants = {
         'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps,
-        'WARP_TILES': tiles, 'BLOCKS': blocks, 'ROW_TILES': blocks, 'GEGLU': int(interleaved),
-        'MIN_BLOCKS': 1 if blocks == 2 else max(1, 65536 // (_REGISTERS * warps * 32)),
-        'PREFETCH': min(tiles, _MAX_PREFETCH if tiles <= 8 else 3),
+        'WARP_TILES': tiles, 'BLOCKS': blocks, 'GEGLU': int(interleaved),
+        'ROW_TILES': 2 if blocks == 2 and resident == 1 else 1, 'MIN_BLOCKS': resident,
+        'PREFETCH': prefetch, 'ACTIVATIONS': activations_ahead(prefetch, ahead),
         'E2M1_HARDWARE': int(hardware), **override}
     return KernelSpec.of('gemm_nvfp4', **constants)
+
+
+def activations_ahead(prefetch: int, most: int) -> int:
+    """Tiles of activations in flight: a divisor of the weights' tiles in flight."""
+    return max(count for count in range(1, most + 1) if prefetch % count == 0)
 
 
 def blocks_of(num_tokens: int) -> int:

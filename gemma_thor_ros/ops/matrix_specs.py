@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from gemma_thor_ros.ops import fragment_order, gemm_bf16, gemm_nvfp4, head_nvfp4, moe_nvfp4
 from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.fragment_order import row_tiles
 from gemma_thor_ros.ops.row_specs import ROWS, Geometry
 
 
@@ -21,12 +22,17 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
 
     experts: (E, K, I) of a mixture, else None. shared_limit: bytes that a block may ask for.
     """
-    attended = sorted({shape.num_q_heads * shape.head_dim for shape in geometries})
+    matrices = [(intermediate_size, hidden_size)]      # (M, N)
+    for shape in geometries:
+        heads = shape.num_q_heads + shape.num_kv_heads * (2 if shape.has_v_proj else 1)
+        matrices += [(hidden_size, heads * shape.head_dim),
+                     (shape.num_q_heads * shape.head_dim, hidden_size)]
     specs = [fragment_order.spec(hardware)]
     for count in rows:
-        specs += [gemm_nvfp4.spec(columns, count, False, hardware)
-                  for columns in (hidden_size, *attended, intermediate_size)]
-        specs += [gemm_nvfp4.spec(hidden_size, count, True, hardware),
+        specs += [gemm_nvfp4.spec(columns, count, False, hardware, row_tiles(outputs, False))
+                  for columns, outputs in matrices]
+        specs += [gemm_nvfp4.spec(hidden_size, count, True, hardware,
+                                  row_tiles(intermediate_size, True)),
                   head_nvfp4.spec(hidden_size, count, shared_limit, hardware),
                   gemm_bf16.spec(hidden_size, count, True)]
         if experts:
@@ -36,9 +42,3 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
                       moe_nvfp4.down_spec(expert_size, *sizes),
                       moe_nvfp4.combine_spec(num_chosen)]
     return list(dict.fromkeys(specs))
-
-
-def draft_specs(columns: Iterable[int], rows: Iterable[int] = ROWS) -> list[KernelSpec]:
-    """bf16 projections with these widths: a drafter's."""
-    return list(dict.fromkeys(gemm_bf16.spec(width, count, False)
-                              for width in columns for count in rows))

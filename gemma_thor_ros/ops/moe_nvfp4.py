@@ -17,7 +17,7 @@ from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments
 from gemma_thor_ros.ops.geglu import geglu_ref
-from gemma_thor_ros.ops.gemm_nvfp4 import blocks_of, cut
+from gemma_thor_ros.ops.gemm_nvfp4 import activations_ahead, blocks_of, cut
 from gemma_thor_ros.ops.linear import StoredWeight, values
 from gemma_thor_ros.ops.rounding import Array, Rounding, stored
 from gemma_thor_ros.ops.shapes import check
@@ -129,11 +129,15 @@ def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: in
                  hardware: bool, **override: int) -> KernelSpec:
     """What is compiled for gate-up; the cut of the columns depends on H alone."""
     warps, tiles = cut(columns)
+    prefetch = min(tiles, 4)
+    # the conversion of sm_100 and up leaves no registers for a second block of 16 rows
+    resident = 1 if hardware and num_tokens > 8 else _GATE_UP_RESIDENT
     constants = {
         'ENTRY': 0, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
-        'K_WARPS': warps, 'WARP_TILES': tiles, 'PREFETCH': min(tiles, 4),
+        'K_WARPS': warps, 'WARP_TILES': tiles, 'PREFETCH': prefetch,
+        'ACTIVATIONS': activations_ahead(prefetch, 4 if num_tokens <= 8 else 1),
         'BLOCKS': blocks_of(num_tokens), 'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts,
-        'MIN_BLOCKS': _GATE_UP_RESIDENT, 'E2M1_HARDWARE': int(hardware), **override}
+        'MIN_BLOCKS': resident, 'E2M1_HARDWARE': int(hardware), **override}
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **constants)
 
 
@@ -142,9 +146,12 @@ def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, 
     """What is compiled for down: each warp runs over all of I."""
     tiles, blocks = -(-columns // TILE_COLUMNS), blocks_of(num_tokens)
     warps, resident = _DOWN_WARPS[blocks]
+    prefetch = min(tiles, _MAX_PREFETCH)
+    ahead = min(prefetch, 4 if blocks == 1 else 2)
     constants = {
         'ENTRY': 1, 'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': warps,
-        'PREFETCH': min(tiles, _MAX_PREFETCH), 'BLOCKS': blocks,
+        'PREFETCH': prefetch, 'BLOCKS': blocks,
+        'ACTIVATIONS': ahead if prefetch == tiles else activations_ahead(prefetch, ahead),
         'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts, 'MIN_BLOCKS': resident,
         'E2M1_HARDWARE': int(hardware), **override}
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **constants)

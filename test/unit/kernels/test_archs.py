@@ -15,7 +15,7 @@ from gemma_thor_ros.ops import gemm_nvfp4
 from gemma_thor_ros.ops.compile import ARCHS, KernelSpec
 
 SCRIPT = Path(__file__).resolve().parents[3] / 'scripts' / 'compile_archs.py'
-GEMM = gemm_nvfp4.spec(256, 1, False, True)
+GEMM = gemm_nvfp4.spec(256, 1, False, True, 8, MIN_BLOCKS=4)
 
 
 @pytest.fixture(scope='module')

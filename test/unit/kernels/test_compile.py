@@ -105,8 +105,9 @@ def test_cut_covers_all_columns(columns: int) -> None:
     warps, tiles = gemm_nvfp4.cut(columns)
     needed = -(-columns // 64)
     assert 1 <= warps <= 16 and needed <= warps * tiles < needed + warps
-    cuts = {tuple(dict(gemm_nvfp4.spec(columns, rows, False, False).defines)[name]
-                  for name in ('K_WARPS', 'WARP_TILES')) for rows in (1, 8, 9, 16, 100)}
+    cuts = {tuple(dict(gemm_nvfp4.spec(columns, rows, False, False, rows_out).defines)[name]
+                  for name in ('K_WARPS', 'WARP_TILES')) for rows in (1, 8, 9, 16, 100)
+            for rows_out in (1, 1000)}
     assert cuts == {(warps, tiles)}      # whatever the number of rows
 
 

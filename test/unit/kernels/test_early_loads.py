@@ -1,0 +1,60 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel may request before the kernel before it has ended is requested there.
+
+Only the machine code says so: the assembler moves loads by the read-only path behind the wait,
+whatever the order in the source, and a step then takes a third longer with the same results.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gemma_thor_ros.ops import compile as compiler
+from gemma_thor_ros.ops import gemm_nvfp4, head_nvfp4, kv_append, moe_nvfp4, moe_route, rms_norm
+from gemma_thor_ros.ops.compile import KernelSpec
+
+ARCH = 'sm_90a'                          # the first that has the wait
+GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
+# spec, loads that lie before the wait: tiles of weights with their scales, weights of norms
+WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
+          (moe_route.spec(2816, 128, 8), 6), (rms_norm.spec('rms_norm_add', 2816, outputs=3), 8),
+          (moe_nvfp4.down_spec(704, 1, 8, 128, False), 1 + 2 * 4),
+          (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8)]
+
+
+@pytest.fixture(scope='module')
+def archs() -> ModuleType:
+    path = Path(__file__).resolve().parents[3] / 'scripts' / 'compile_archs.py'
+    spec = importlib.util.spec_from_file_location('compile_archs_for_loads', path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def early_loads(archs: ModuleType, spec: KernelSpec) -> int:
+    """Global loads before the wait for the kernel before."""
+    code = archs.machine_code(compiler.compile_spec(spec, ARCH).cubin, spec.entry)
+    assert 'ACQBULK' in code
+    return sum(name.startswith('LDG') for name in code[:code.index('ACQBULK')])
+
+
+@pytest.mark.parametrize(('spec', 'count'), WANTED, ids=[spec.entry for spec, _ in WANTED])
+def test_constants_are_requested_before_the_wait(archs: ModuleType, spec: KernelSpec,
+                                                 count: int) -> None:
+    assert early_loads(archs, spec) >= count
+
+
+def test_a_load_by_the_read_only_path_is_found_late(archs: ModuleType,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    original = compiler.kernel_source
+    right, wrong = 'ld.global.L1::no_allocate.L2::cache_hint', 'ld.global.nc.L1::no_allocate.L2::c'
+    assert right in original('gemm_nvfp4')
+    monkeypatch.setattr(compiler, 'kernel_source', lambda name: original(name).replace(
+        right, wrong + 'ache_hint'))
+    assert early_loads(archs, GEMM) < 2 * 4
