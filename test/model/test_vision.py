@@ -19,7 +19,9 @@ import numpy.typing as npt
 import pytest
 import vision_cases as cases
 
+from gemma_thor_ros.image import prepare
 from gemma_thor_ros.image.prepare import PreparedImage, prepare_image
+from gemma_thor_ros.models import vision_config
 from gemma_thor_ros.models.vision import Vision
 from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.ops import vision_attention, vision_patches, vision_table
@@ -91,6 +93,12 @@ def test_an_image_alone_has_the_bits_it_has_in_company(name: str) -> None:
     alone = vision.encode(first.patches, first.columns).copy()
     vision.encode(second.patches, second.columns)
     assert (vision.encode(first.patches, first.columns) == alone).all()
+
+
+def test_both_sides_mean_the_same_sizes() -> None:
+    """image/ and models/ know nothing of each other."""
+    assert vision_config.BUDGETS == prepare.BUDGETS
+    assert vision_config.TOKEN_SIDE == prepare.TOKEN_SIDE
 
 
 def wrong_patches(vision: Vision, shape: tuple[int, int], columns: int) -> None:
