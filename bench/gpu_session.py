@@ -30,7 +30,7 @@ MAIN = 'import sys; from gemma_thor_ros.cli.main import main; sys.exit(main(sys.
 def parts(out: Path, commit: str) -> list[tuple[str, list[str], int]]:
     """What is run, in this order."""
     tests = {'model_tests': ['test_cuda_model.py', 'test_cuda_load.py'],
-             'draft_tests': ['test_cuda_drafters.py']}
+             'draft_tests': ['test_draft_ops.py', 'test_cuda_drafters.py']}
     found: list[tuple[str, list[str], int]] = [
         *((name, ['-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-x',
                   *(str(ROOT / 'test' / 'kernels' / file) for file in files)], 130)
