@@ -279,7 +279,7 @@ def _plan(config: EngineConfig) -> _Plan:
                 context_length=context,
                 page_size=config['engine.page_size'],
                 kv_dtype=kv_dtype,
-                kv_bytes=kv_bytes(config, model_config, pages, kv_dtype, device),
+                kv_bytes=kv_bytes(config, model_config, pages, kv_dtype, device, drafter),
                 nvfp4_head=config['engine.nvfp4_head'],
                 graphs=config['engine.graphs'],
                 num_threads=config['engine.threads'] or min(8, os.cpu_count() or 1),

@@ -84,8 +84,15 @@ def _element_bytes(kv_dtype: KvDtype, device: str) -> int:
 
 
 def kv_bytes(
-    config: EngineConfig, model: ModelConfig, pages: Pages, kv_dtype: KvDtype, device: str
+    config: EngineConfig,
+    model: ModelConfig,
+    pages: Pages,
+    kv_dtype: KvDtype,
+    device: str,
+    drafter: FoundDrafter | None,
 ) -> int:
-    """Bytes of all pages."""
-    sizes = bytes_per_page(model, config['engine.page_size'], _element_bytes(kv_dtype, device))
-    return pages.sliding * sizes[0] + pages.full * sizes[1]
+    """Bytes of all pages, and of what a drafter keeps beside them."""
+    page_size = config['engine.page_size']
+    sizes = bytes_per_page(model, page_size, _element_bytes(kv_dtype, device))
+    more = drafter.bytes_per_page(page_size, device) if drafter else (0, 0)
+    return pages.sliding * (sizes[0] + more[0]) + pages.full * (sizes[1] + more[1])
