@@ -212,6 +212,8 @@ def _loop(session: DemoSession, console: Console) -> int:
             return 0
         if line == '/quit':
             return 0
+        if _has_ended(session, console):
+            return 1
         if line == '/where':
             pose = session.pose()
             console.print(_motion(pose, pose), style='dim')
@@ -222,7 +224,16 @@ def _loop(session: DemoSession, console: Console) -> int:
         elif line:
             before = session.pose()
             _Turn(session, console, session_id).run(line)
+            if _has_ended(session, console):
+                return 1
             console.print(_motion(before, session.pose()), style='dim')
+
+
+def _has_ended(session: DemoSession, console: Console) -> bool:
+    fault = session.fault()
+    if fault:
+        console.print(Text(fault, style='red'))
+    return bool(fault)
 
 
 def _motion(before: Any, after: Any) -> str:

@@ -147,6 +147,13 @@ class DemoSession:
                 raise ConfigError(f'the demo robot is silent. {self._last_words("demo_robot")}')
             return self._pose
 
+    def fault(self) -> str:
+        """Return which process has ended, with its last words; '' = all are there."""
+        for name, child in self._children.items():
+            if child.poll() is not None:
+                return f'{name} ended with {child.returncode}. {self._last_words(name)}'
+        return ''
+
     def close(self) -> None:
         """End the client and the children; each gets a few seconds, then it is killed."""
         if threading.current_thread() is threading.main_thread():
@@ -232,11 +239,8 @@ class DemoSession:
             if engine is not None and engine.state == EngineState.FAILED:
                 raise ConfigError(engine.error_msg)
             self._report(*self._stage())
-            for name, child in self._children.items():
-                if child.poll() is not None:
-                    raise ConfigError(
-                        f'{name} ended with {child.returncode}. {self._last_words(name)}'
-                    )
+            if fault := self.fault():
+                raise ConfigError(fault)
             if time.monotonic() > limit:
                 missing = ', '.join(self._missing())
                 raise ConfigError(

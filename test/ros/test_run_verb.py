@@ -26,11 +26,18 @@ def scripted(*answers: str) -> list[str]:
     return ['--set', 'model.path=scripted', '--set', f'model.script={script}']
 
 
-def start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+def start(env: dict[str, str], *arguments: str,
+          stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
     program = Path(sys.executable).parent / 'gemma-thor'
     return subprocess.Popen([str(program), 'run', *arguments], env=env, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            stdin=subprocess.DEVNULL)
+                            stdin=stdin)
+
+
+def children_of(process: subprocess.Popen[str]) -> dict[int, str]:
+    """Return the command lines of a process's children."""
+    listed = Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text().split()
+    return {int(pid): Path(f'/proc/{pid}/cmdline').read_text() for pid in listed}
 
 
 def last_line(text: str) -> dict[str, Any]:
@@ -106,10 +113,9 @@ def test_sigterm_ends_the_run_and_its_children(env: dict[str, str]) -> None:
     process = start(env, '--prompt', 'go', *scripted('word ' * 200 + '<turn|>'),
                     '--set', 'model.script_delay=0.2')
     limit = time.monotonic() + LIMIT_S
-    children: list[int] = []
+    children: dict[int, str] = {}
     while len(children) < 3 and time.monotonic() < limit:
-        listed = Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text().split()
-        children = [int(pid) for pid in listed]
+        children = children_of(process)
         time.sleep(0.1)
     time.sleep(3.0)
     process.send_signal(signal.SIGTERM)
@@ -118,3 +124,21 @@ def test_sigterm_ends_the_run_and_its_children(env: dict[str, str]) -> None:
     assert process.returncode == 128 + signal.SIGTERM
     assert children
     assert not any(Path(f'/proc/{pid}').exists() for pid in children)
+
+
+def test_a_conversation_ends_with_the_reason_when_the_node_was_killed(
+        env: dict[str, str]) -> None:
+    process = start(env, *scripted('Hello.<turn|>'), stdin=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write('hello\n')
+    process.stdin.flush()
+    seen = ''
+    while 'Hello.' not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    (node,) = (pid for pid, command in children_of(process).items() if 'ros.node' in command)
+    os.kill(node, signal.SIGKILL)
+    out, _ = process.communicate('are you there?\n', timeout=20.0)
+    assert process.returncode == 1
+    assert 'llm_node ended with -9' in out
