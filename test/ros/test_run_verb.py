@@ -117,7 +117,11 @@ def test_sigterm_ends_the_run_and_its_children(env: dict[str, str]) -> None:
     while len(children) < 3 and time.monotonic() < limit:
         children = children_of(process)
         time.sleep(0.1)
-    time.sleep(3.0)
+    assert process.stdout is not None
+    said = ''
+    while 'word' not in said:                    # it is in the middle of its answer
+        said += (piece := os.read(process.stdout.fileno(), 1000).decode())
+        assert piece, said
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=10.0)
