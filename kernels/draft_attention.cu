@@ -42,8 +42,8 @@ __device__ __forceinline__ int count_tiles(int start) {
     return (start - first_key(start) + TILE - 1) / TILE + 1;
 }
 
-// One tile's K and V; keys that no row sees as zeros: their pages may be others' by now. first: of the context, or `start` for the
-// block's own rows.
+// One tile's K and V; keys that no row sees as zeros: their pages may be others' by now. first: of
+// the context, or `start` for the block's own rows.
 __device__ __forceinline__ void load_keys(u16* k_tile, u16* v_tile, const u16* k_pages,
                                           const u16* v_pages, const int* table, const u16* qkv,
                                           int first, int start, bool own) {

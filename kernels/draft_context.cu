@@ -22,25 +22,22 @@
 #define WARPS 4
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP)
-draft_context(u16* __restrict__ k_pages, u16* __restrict__ v_pages, const u16* kv,
-              const float* __restrict__ k_norms, const u64* __restrict__ turns,
-              const int* __restrict__ sequences, const int* __restrict__ positions,
-              const int* __restrict__ page_table, int num_rows, int num_layers, int num_pages,
-              int row_size, int column, int max_pages, float eps) {
+draft_context(u16* k_pages, u16* v_pages, const u16* kv, const float* k_norms, const u64* turns,
+              const int* sequences, const int* positions, const int* page_table, int num_rows,
+              int num_layers, int num_pages, int row_size, int column, int max_pages, float eps) {
     const int lane = threadIdx.x % WARP;
     const u32 index = blockIdx.x * WARPS + threadIdx.x / WARP;
     const int head = index % (2 * KV), layer = index / (2 * KV) % num_layers;
-    const int row = index / (2 * KV) / num_layers;
+    const int place = index / (2 * KV) / num_layers, row = min(place, num_rows - 1);
     allow_next_kernel();
+    const int sequence = sequences[row], position = max(positions[row], 0);
+    const int page = page_table[(u64)max(sequence, 0) * max_pages + position / S];
+    const DraftTurn turn = prepare_turn(k_norms + layer * D, turns, position, lane);
     wait_for_previous_kernel();
-    if (row >= num_rows) return;
-    const int sequence = sequences[row];
-    if (sequence < 0) return;
-    const int position = positions[row];
-    const int page = page_table[(u64)sequence * max_pages + position / S];
+    if (place >= num_rows || sequence < 0) return;
     const u64 slot = ((u64)layer * num_pages + page) * S + position % S;
     DraftHead x = load_draft_head(
         kv + (u64)row * row_size + column + (u64)(layer * 2 * KV + head) * D, lane);
-    if (head < KV) norm_and_turn(x, k_norms + layer * D, turns, position, eps, 1.0f, lane);
+    if (head < KV) norm_and_turn(x, turn, eps, 1.0f);
     store_draft_head((head < KV ? k_pages : v_pages) + (slot * KV + head % KV) * D, x, lane);
 }

@@ -37,11 +37,41 @@ __device__ __forceinline__ void store_draft_head(u16* to, const DraftHead& head,
     }
 }
 
-// head = rope(rms(head; weight)) * scale. turns: frequencies times 2^64 in turns per position, as
-// in kv_append.cu.
-__device__ __forceinline__ void norm_and_turn(DraftHead& head, const float* weight,
-                                              const u64* turns, int position, float eps,
-                                              float scale, int lane) {
+// What does not depend on the head: of this lane's pairs. Loads of it are not restrict, so that
+// they stay before the wait.
+struct DraftTurn {
+    float low[PARTS][2], high[PARTS][2];         // the norm's weight
+    float sine[PARTS][2], cosine[PARTS][2];
+};
+
+// turns: frequencies times 2^64 in turns per position, as in kv_append.cu.
+__device__ __forceinline__ DraftTurn prepare_turn(const float* weight, const u64* turns,
+                                                  int position, int lane) {
+    DraftTurn turn;
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+        const int word = lane + WARP * p;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int pair = 2 * word + i;
+            turn.sine[p][i] = 0.0f, turn.cosine[p][i] = 1.0f;
+            turn.low[p][i] = turn.high[p][i] = 0.0f;
+            if (word >= HALF_WORDS) continue;
+            turn.low[p][i] = weight[pair];
+            turn.high[p][i] = weight[D / 2 + pair];
+            if (pair < PAIRS) {
+                const long long part = (long long)(turns[pair] * (u64)(long long)position);
+                const float half_turns = __ll2float_rn(part) * 1.0842021724855044e-19f;  // 2^-63
+                sincospif(half_turns, &turn.sine[p][i], &turn.cosine[p][i]);
+            }
+        }
+    }
+    return turn;
+}
+
+// head = rope(rms(head; weight)) * scale
+__device__ __forceinline__ void norm_and_turn(DraftHead& head, const DraftTurn& turn, float eps,
+                                              float scale) {
     float sum = 0.0f;
 #pragma unroll
     for (int p = 0; p < PARTS; ++p) {
@@ -54,21 +84,12 @@ __device__ __forceinline__ void norm_and_turn(DraftHead& head, const float* weig
     const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(warp_sum(sum) / D + eps));
 #pragma unroll
     for (int p = 0; p < PARTS; ++p) {
-        const int word = lane + WARP * p;
-        if (word >= HALF_WORDS) continue;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int pair = 2 * word + i;
-            const float x = head.low[p][i] * inverse * weight[pair];
-            const float y = head.high[p][i] * inverse * weight[D / 2 + pair];
-            float sine = 0.0f, cosine = 1.0f;
-            if (pair < PAIRS) {
-                const long long part = (long long)(turns[pair] * (u64)(long long)position);
-                sincospif(__ll2float_rn(part) * 1.0842021724855044e-19f, &sine,      // 2^-63
-                          &cosine);
-            }
-            head.low[p][i] = (x * cosine - y * sine) * scale;
-            head.high[p][i] = (y * cosine + x * sine) * scale;
+            const float x = head.low[p][i] * inverse * turn.low[p][i];
+            const float y = head.high[p][i] * inverse * turn.high[p][i];
+            head.low[p][i] = (x * turn.cosine[p][i] - y * turn.sine[p][i]) * scale;
+            head.high[p][i] = (y * turn.cosine[p][i] + x * turn.sine[p][i]) * scale;
         }
     }
 }

@@ -19,18 +19,18 @@
 #define HEADS (Q_HEADS + K_HEADS)
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP)
-draft_heads(u16* heads, const float* __restrict__ q_norm, const float* __restrict__ k_norm,
-            const u64* __restrict__ turns, const int* __restrict__ starts, int num_rows, int rows,
-            int offset, float eps, float q_scale) {
+draft_heads(u16* heads, const float* q_norm, const float* k_norm, const u64* turns,
+            const int* starts, int num_rows, int rows, int offset, float eps, float q_scale) {
     const int lane = threadIdx.x % WARP, index = blockIdx.x * WARPS + threadIdx.x / WARP;
-    const int row = index / HEADS, head = index % HEADS;
-    allow_next_kernel();
-    wait_for_previous_kernel();
-    if (row >= num_rows) return;
-    u16* at = heads + ((u64)row * ROW_HEADS + head) * D;
+    const int row = min(index / HEADS, num_rows - 1), head = index % HEADS;
     const bool is_q = head < Q_HEADS;
+    allow_next_kernel();
+    const DraftTurn turn = prepare_turn(is_q ? q_norm : k_norm, turns,
+                                        starts[row / rows] + row % rows + offset, lane);
+    wait_for_previous_kernel();
+    if (index / HEADS >= num_rows) return;
+    u16* at = heads + ((u64)row * ROW_HEADS + head) * D;
     DraftHead x = load_draft_head(at, lane);
-    norm_and_turn(x, is_q ? q_norm : k_norm, turns, starts[row / rows] + row % rows + offset, eps,
-                  is_q ? q_scale : 1.0f, lane);
+    norm_and_turn(x, turn, eps, is_q ? q_scale : 1.0f);
     store_draft_head(at, x, lane);
 }

@@ -101,11 +101,13 @@ draft_join(u16* __restrict__ x, const u16* states, const int* token_ids,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 draft_add_norm(float* residual, u16* __restrict__ normed, const u16* branch,
-               const float* __restrict__ weight, float eps) {
+               const float* weight, float eps) {
     __shared__ float room[WARPS];
     const int column = threadIdx.x * 8;
     const u64 at = (u64)blockIdx.x * H + column;
     allow_next_kernel();
+    Eight scale = {};
+    if (column < H) scale = load_residual(weight + column);
     wait_for_previous_kernel();
     Eight row = {};
     float sum = 0.0f;
@@ -132,6 +134,6 @@ draft_add_norm(float* residual, u16* __restrict__ normed, const u16* branch,
     if (column >= H) return;
     const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(sum / H + eps));
 #pragma unroll
-    for (int i = 0; i < 8; ++i) row.x[i] = row.x[i] * inverse * weight[column + i];
+    for (int i = 0; i < 8; ++i) row.x[i] = row.x[i] * inverse * scale.x[i];
     store_eight(normed + at, row);
 }

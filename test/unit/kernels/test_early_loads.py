@@ -15,7 +15,17 @@ from types import ModuleType
 import pytest
 
 from gemma_thor_ros.ops import compile as compiler
-from gemma_thor_ros.ops import gemm_nvfp4, head_nvfp4, kv_append, moe_nvfp4, moe_route, rms_norm
+from gemma_thor_ros.ops import (
+    draft_heads,
+    draft_rows,
+    gemm_bf16,
+    gemm_nvfp4,
+    head_nvfp4,
+    kv_append,
+    moe_nvfp4,
+    moe_route,
+    rms_norm,
+)
 from gemma_thor_ros.ops.compile import KernelSpec
 
 ARCH = 'sm_90a'                          # the first that has the wait
@@ -24,7 +34,9 @@ GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
 WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           (moe_route.spec(2816, 128, 8), 6), (rms_norm.spec('rms_norm_add', 2816, outputs=3), 8),
           (moe_nvfp4.down_spec(704, 1, 8, 128, False), 1 + 2 * 4),
-          (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8)]
+          (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8),
+          (gemm_bf16.spec(5632, 16, False), 2 * 4), (gemm_bf16.spec(2816, 16, False, 'silu'), 8),
+          (draft_heads.spec(128, 32, 8, 48, 64), 5), (draft_rows.spec('draft_add_norm', 2816), 2)]
 
 
 @pytest.fixture(scope='module')
@@ -44,7 +56,7 @@ def early_loads(archs: ModuleType, spec: KernelSpec) -> int:
     return sum(name.startswith('LDG') for name in code[:code.index('ACQBULK')])
 
 
-@pytest.mark.parametrize(('spec', 'count'), WANTED, ids=[spec.entry for spec, _ in WANTED])
+@pytest.mark.parametrize(('spec', 'count'), WANTED, ids=[f'{spec.entry}-{count}' for spec, count in WANTED])
 def test_constants_are_requested_before_the_wait(archs: ModuleType, spec: KernelSpec,
                                                  count: int) -> None:
     assert early_loads(archs, spec) >= count
