@@ -56,7 +56,8 @@ def early_loads(archs: ModuleType, spec: KernelSpec) -> int:
     return sum(name.startswith('LDG') for name in code[:code.index('ACQBULK')])
 
 
-@pytest.mark.parametrize(('spec', 'count'), WANTED, ids=[f'{spec.entry}-{count}' for spec, count in WANTED])
+@pytest.mark.parametrize(('spec', 'count'), WANTED, ids=[
+    f'{spec.entry}-{dict(spec.defines).get("COLUMNS", 0)}' for spec, _ in WANTED])
 def test_constants_are_requested_before_the_wait(archs: ModuleType, spec: KernelSpec,
                                                  count: int) -> None:
     assert early_loads(archs, spec) >= count
