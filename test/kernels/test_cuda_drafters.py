@@ -123,7 +123,10 @@ def error(ours: Array, theirs: Array) -> float:
 @pytest.mark.parametrize(('kind', 'setting'), [
     ('dflash', 'auto'), ('dflash', 'causal'), ('dflash', 'bidirectional'), ('mtp', 'newest'),
     ('mtp', 'last_key')])
-def test_drafts_are_those_of_the_cpu(kind: str, setting: str, stream: Any) -> None:
+def test_drafts_are_those_of_the_cpu(kind: str, setting: str, request: pytest.FixtureRequest,
+                                     stream: Any) -> None:
+    if setting not in ('auto', 'newest'):
+        request.getfixturevalue('full')
     rig = DraftRig('dense', kind, stream, setting=setting)
     (ours, drafts), (exact, theirs) = device_logits(rig), host_logits(rig, np.float64)
     rounded, _ = host_logits(rig, np.float32)
@@ -164,15 +167,16 @@ def gate(name: str, kind: str, stream: Any, *, kv_dtype: str = 'bf16', temperatu
     return differences(found, whole, todo), rig, found
 
 
-@pytest.mark.parametrize(('name', 'kind', 'kv_dtype', 'temperature'), [
-    ('dense', 'dflash', 'fp8', 0.7), ('moe', 'mtp', 'bf16', 0.0)])
-def test_drafted_is_plain(name: str, kind: str, kv_dtype: str, temperature: float,
+@pytest.mark.parametrize(('name', 'kind', 'kv_dtype', 'temperature', 'count'), [
+    ('dense', 'dflash', 'fp8', 0.7, 2), ('moe', 'mtp', 'bf16', 0.0, 1)])
+def test_drafted_is_plain(name: str, kind: str, kv_dtype: str, temperature: float, count: int,
                           stream: Any) -> None:
-    lines, rig, found = gate(name, kind, stream, kv_dtype=kv_dtype, temperature=temperature)
+    lines, rig, found = gate(name, kind, stream, kv_dtype=kv_dtype, temperature=temperature,
+                             count=count, wrong_each=4)
     assert lines == []
     usages = [answer.usage for answer in found.values()]
     accepted = sum(usage.accepted_tokens for usage in usages)
-    assert 5 <= accepted < sum(usage.drafted_tokens for usage in usages)
+    assert 3 <= accepted < sum(usage.drafted_tokens for usage in usages)
     assert rig.drafter.num_ahead_used >= 1
 
 
