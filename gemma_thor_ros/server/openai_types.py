@@ -37,7 +37,7 @@ class ChatCompletionRequest(BaseModel):
     model_config = ConfigDict(extra='ignore', strict=False)
 
     messages: list[JsonObject] = Field(
-        description='OpenAI messages; content is text or text parts'
+        description='OpenAI messages; content is text, or parts of text and image_url'
     )
     model: str | None = Field(default=None, description='checked when given')
     tools: list[JsonObject] | None = None
