@@ -210,7 +210,7 @@ SETTINGS: tuple[Setting, ...] = (
         "Tokens of an image at most: more see finer. 'auto' is what the checkpoint says, 280.",
         choices=('auto', '70', '140', '280', '560', '1120'),
     ),
-    _s('image.max_bytes', 16, 'Largest image file.', 1, 1024, unit='MiB'),
+    _s('image.max_bytes', 64, 'Largest image file.', 1, 1024, unit='MiB'),
     _s('image.max_pixels', 32, 'Most pixels of an image file.', 1, 128, unit='2^20'),
     _s('image.max_ratio', 64.0, 'Longer side of an image over its shorter one.', 1.0, 1000.0),
     _s('session.ttl', 3600.0, 'A session unused for so long is forgotten; 0 = never.', 0.0, 1e9,

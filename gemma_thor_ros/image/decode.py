@@ -36,7 +36,7 @@ _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, Typ
 class ImageLimits:
     """What is refused before it costs memory: bytes of the file, its pixels, long : short side."""
 
-    max_bytes: int = 16 << 20
+    max_bytes: int = 64 << 20
     max_pixels: int = 1 << 25
     max_ratio: float = 64.0
 
