@@ -194,7 +194,6 @@ class CudaDrafter:
         self._ahead = self._send(places, firsts, kv_cache, (inputs, tokens))
         self.num_ahead += 1
 
-
     def launches(self, num_drafts: int, kv_cache: Any) -> Callable[[], None]:
         """What enqueues a pass for one sequence, for benchmarks; its inputs are the last ones."""
         inputs, steps = self._inputs, self.network.steps(num_drafts)

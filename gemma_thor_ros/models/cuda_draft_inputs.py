@@ -51,9 +51,13 @@ class Place:
     full_pages: Int32
 
     def is_of(self, span: DraftSpan) -> bool:
-        """Whether a span is of the same sequence: it has the same pages."""
-        return (np.array_equal(self.full_pages, span.full_pages)
-                and np.array_equal(self.sliding_pages, span.sliding_pages))
+        """Whether a span is of the same sequence: it still has the same pages, or more.
+
+        Sliding pages come and go with the window.
+        """
+        held = self.full_pages >= 0
+        return (self.full_pages.shape == span.full_pages.shape
+                and np.array_equal(self.full_pages[held], span.full_pages[held]))
 
 
 class DraftInputs:
