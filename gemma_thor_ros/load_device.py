@@ -24,6 +24,7 @@ from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.draft_specs import dflash_specs, mtp_specs
 from gemma_thor_ros.ops.matrix_specs import matrix_specs
+from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
 from gemma_thor_ros.ops.prefill_specs import prefill_specs
 from gemma_thor_ros.ops.row_specs import row_specs
 from gemma_thor_ros.schema import ConfigError
@@ -177,7 +178,9 @@ def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, nu
     info = device.info()
     specs = row_specs(config.hidden_size, config.intermediate_size, geometries,
                       (config.num_experts, config.top_k_experts) if moe else None, page_size,
-                      kv_dtype == 'fp8', BUCKETS)
+                      kv_dtype == 'fp8', BUCKETS,
+                      dense_parts(config.intermediate_size, config.moe_intermediate_size)
+                      if moe else 0)
     specs += matrix_specs(
         config.hidden_size, config.intermediate_size, geometries,
         (config.num_experts, config.top_k_experts, config.moe_intermediate_size) if moe else None,

@@ -23,11 +23,19 @@
 // add up in their order. down: an item is a warp's, over the full depth. A row's sums never
 // depend on who shares its experts or on the grid; combine adds best expert first.
 //
+// With DENSE the launches do a layer's dense MLP too, whose matrices have H and DENSE * I columns:
+//   gate_up  dense_inner = gelu_tanh(bf16(G x')) * bf16(U x'), x' (T, H) bf16
+//   down     dense_parts[:, j] = D[:, j I ..] dense_inner[:, j I ..], j < DENSE; (T, DENSE, H) f32,
+//            to be added in order and rounded by who reads them
+// Its items come first: gate_up's need no routing, so their weights are requested before the wait,
+// and while they are multiplied those of the first experts are on their way.
+//
 // PRECOND: at most 16 tokens and 128 pairs; a token's expert ids differ; H and I multiples of 8.
+// PRECOND (DENSE): I a multiple of 64
 // PRECOND: PREFETCH a multiple of ACTIVATIONS, or all tiles of a warp.
 // Constants: ENTRY (0 gate_up, 1 down, 2 combine), COLUMNS, COLUMN_TILES, PREFETCH, BLOCKS (8
 // tokens or fewer: 1, else 2), CHOSEN (K), NUM_EXPERTS (E), MIN_BLOCKS, ACTIVATIONS (tiles of them
-// in flight); gate_up: K_WARPS, WARP_TILES; down: WARPS.
+// in flight), DENSE (0: no dense MLP); gate_up: K_WARPS, WARP_TILES; down: WARPS.
 
 #define MAX_TOKENS 16
 #define MAX_PAIRS 128
@@ -83,13 +91,30 @@ struct Matrices {
     const uint4* __restrict__ codes;
     const u32* __restrict__ scales;
     const float* __restrict__ row_scales;
-    int num_row_tiles;           // of one expert
 };
 
-// Where an item's weights start, counted in row tiles over all experts.
-__device__ __forceinline__ u64 item_row_tile(const Routing& routing, int item,
-                                             int num_row_tiles) {
-    return (u64)routing.hit[item / num_row_tiles] * num_row_tiles + item % num_row_tiles;
+// Where an item's weights start, and the scales of its row tile.
+struct Source {
+    const uint4* codes;
+    const u32* scales;
+    const u32* row_scales;
+};
+
+// `tile` and `row_tile` count from the start of all matrices.
+__device__ __forceinline__ Source source_at(const Matrices& of, u64 tile, u64 row_tile) {
+    return {of.codes + tile * TILE_CODE_VECTORS, of.scales + tile * TILE_SCALE_WORDS,
+            (const u32*)of.row_scales + 2 * row_tile};
+}
+
+// What the items of a launch are: num_dense of the dense MLP, then those of the experts.
+struct Work {
+    Matrices experts, dense;
+    int num_row_tiles;           // of one expert
+    int num_dense, dense_row_tiles, num_tokens;
+};
+
+__device__ __forceinline__ bool is_dense(const Work& work, int item) {
+    return DENSE > 0 && item < work.num_dense;
 }
 
 #endif
@@ -102,21 +127,22 @@ __device__ __forceinline__ bool in_matrix(int column_tile) {
     return K_WARPS * WARP_TILES == COLUMN_TILES || column_tile < COLUMN_TILES;
 }
 
-// One row tile for up to 8 * NB rows; leaves w with the first tiles of next_row_tile.
+__device__ __forceinline__ Source source_of(const Work& work, const Routing& routing, int item) {
+    if (is_dense(work, item)) return source_at(work.dense, (u64)item * COLUMN_TILES, item);
+    item -= work.num_dense;
+    u64 row_tile = (u64)routing.hit[item / work.num_row_tiles] * work.num_row_tiles
+                   + item % work.num_row_tiles;
+    return source_at(work.experts, row_tile * COLUMN_TILES, row_tile);
+}
+
+// One row tile for the up to 8 * NB rows at `rows`; leaves w with the first tiles of `next`.
 template <int NB>
 __device__ __forceinline__ void multiply_item(float (&partial)[BLOCKS][PARTIAL_SIZE],
-                                              WeightTile (&w)[PREFETCH], const u16* x,
-                                              const Routing& routing, int expert,
-                                              const Matrices& all, u64 row_tile,
-                                              u64 next_row_tile, bool has_next, int first_tile,
+                                              WeightTile (&w)[PREFETCH],
+                                              const u16* const (&rows)[NB], const Source& now,
+                                              const Source& next, bool has_next, int first_tile,
                                               int lane, u64 policy) {
-    int g = lane >> 2, t = lane & 3;
-    const u16* rows[NB];
-#pragma unroll
-    for (int m = 0; m < NB; ++m) {
-        int pair = pair_of(routing, expert, 8 * m + g);
-        rows[m] = pair < 0 ? 0 : x + (u64)(pair / CHOSEN) * COLUMNS + 8 * t;
-    }
+    const int t = lane & 3;
     constexpr int AHEAD = NB == 1 ? ACTIVATIONS : 1;
     ActivationTile x_tile[AHEAD][NB];
 #pragma unroll
@@ -133,10 +159,10 @@ __device__ __forceinline__ void multiply_item(float (&partial)[BLOCKS][PARTIAL_S
             if (ahead < WARP_TILES && in_matrix(first_tile + ahead))
                 load_activation_tile<NB>(x_tile[i % AHEAD], rows, t, first_tile + ahead, COLUMNS);
             bool same_row = tile + PREFETCH < WARP_TILES;
+            const Source& from = same_row ? now : next;
             int column_tile = first_tile + (same_row ? tile + PREFETCH : i);
             if ((same_row || has_next) && in_matrix(column_tile))
-                w[i] = load_tile(all.codes, all.scales, (same_row ? row_tile : next_row_tile)
-                                 * COLUMN_TILES + column_tile, lane, policy);
+                w[i] = load_tile(from.codes, from.scales, column_tile, lane, policy);
         }
     }
 #pragma unroll
@@ -146,57 +172,102 @@ __device__ __forceinline__ void multiply_item(float (&partial)[BLOCKS][PARTIAL_S
             partial[m][j * (WARP + 1) + lane] = acc[0][m][j] + acc[1][m][j];
 }
 
+// The rows of an item that this lane reads: of the tokens, or of an expert's.
+template <int NB>
+__device__ __forceinline__ void find_rows(const u16* (&rows)[NB], const u16* x, const u16* dense_x,
+                                          const Work& work, const Routing& routing, int expert,
+                                          int lane) {
+#pragma unroll
+    for (int m = 0; m < NB; ++m) {
+        int n = 8 * m + (lane >> 2), offset = 8 * (lane & 3);
+        if (expert < 0) {
+            rows[m] = n < work.num_tokens ? dense_x + (u64)n * COLUMNS + offset : 0;
+        } else {
+            int pair = pair_of(routing, expert, n);
+            rows[m] = pair < 0 ? 0 : x + (u64)(pair / CHOSEN) * COLUMNS + offset;
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-moe_nvfp4_gate_up(u16* __restrict__ inner, const u16* x, const int* expert_ids,
-                  const uint4* __restrict__ codes, const u32* __restrict__ scales,
-                  const float* __restrict__ row_scales, int num_pairs, int num_row_tiles) {
+moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const u16* x,
+                  const u16* dense_x, const int* expert_ids, const uint4* __restrict__ codes,
+                  const u32* __restrict__ scales, const float* __restrict__ row_scales,
+                  const uint4* __restrict__ dense_codes, const u32* __restrict__ dense_scales,
+                  const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles,
+                  int dense_row_tiles) {
     // of two items: while some threads finish one, others begin the next
     __shared__ float partial[2][K_WARPS][BLOCKS][PARTIAL_SIZE];
     __shared__ float tile_scales[2][2];
     __shared__ Routing routing;
-    int buffer = 0, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first_tile = warp * WARP_TILES;
-    Matrices all = {codes, scales, row_scales, num_row_tiles};
+    int buffer = 0, item = blockIdx.x;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first_tile = warp * WARP_TILES;
+    const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
+                       num_row_tiles, DENSE > 0 ? dense_row_tiles : 0, dense_row_tiles,
+                       num_pairs / CHOSEN};
     u64 policy = streaming_policy();
+    Source now = {};
+    WeightTile w[PREFETCH];
+    if (is_dense(work, item)) {
+        now = source_of(work, routing, item);
+#pragma unroll
+        for (int i = 0; i < PREFETCH; ++i)
+            if (in_matrix(first_tile + i))
+                w[i] = load_tile(now.codes, now.scales, first_tile + i, lane, policy);
+    }
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
     allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    int num_items = routing.num_hit * num_row_tiles, item = blockIdx.x;
+    const int num_items = work.num_dense + routing.num_hit * num_row_tiles;
     if (item >= num_items) return;
-    u64 row_tile = item_row_tile(routing, item, num_row_tiles);
-    WeightTile w[PREFETCH];
+    if (!is_dense(work, item)) {
+        now = source_of(work, routing, item);
 #pragma unroll
-    for (int i = 0; i < PREFETCH; ++i)
-        if (in_matrix(first_tile + i))
-            w[i] = load_tile(codes, scales, row_tile * COLUMN_TILES + first_tile + i, lane, policy);
+        for (int i = 0; i < PREFETCH; ++i)
+            if (in_matrix(first_tile + i))
+                w[i] = load_tile(now.codes, now.scales, first_tile + i, lane, policy);
+    }
     while (item < num_items) {
-        int next = item + gridDim.x, expert = routing.hit[item / num_row_tiles];
-        int count = __popc(routing.tokens[expert]);
-        u64 next_row_tile = next < num_items ? item_row_tile(routing, next, num_row_tiles) : 0;
+        const bool dense = is_dense(work, item);
+        const int next_item = item + gridDim.x, of_expert = item - work.num_dense;
+        const int expert = dense ? -1 : routing.hit[of_expert / num_row_tiles];
+        const int count = dense ? work.num_tokens : __popc(routing.tokens[expert]);
+        Source next = now;
+        if (next_item < num_items) next = source_of(work, routing, next_item);
         u32 own_scale = 0;       // requested here: the end of an item does not wait for memory
-        if (threadIdx.x < 2)
-            own_scale = load_weights((const u32*)row_scales + 2 * row_tile + threadIdx.x, policy);
+        if (threadIdx.x < 2) own_scale = load_weights(now.row_scales + threadIdx.x, policy);
 #if BLOCKS == 2
-        if (count > 8)
-            multiply_item<2>(partial[buffer][warp], w, x, routing, expert, all, row_tile, next_row_tile,
-                             next < num_items, first_tile, lane, policy);
-        else
+        if (count > 8) {
+            const u16* rows[2];
+            find_rows<2>(rows, x, dense_x, work, routing, expert, lane);
+            multiply_item<2>(partial[buffer][warp], w, rows, now, next, next_item < num_items,
+                             first_tile, lane, policy);
+        } else
 #endif
-        multiply_item<1>(partial[buffer][warp], w, x, routing, expert, all, row_tile, next_row_tile,
-                         next < num_items, first_tile, lane, policy);
+        {
+            const u16* rows[1];
+            find_rows<1>(rows, x, dense_x, work, routing, expert, lane);
+            multiply_item<1>(partial[buffer][warp], w, rows, now, next, next_item < num_items,
+                             first_tile, lane, policy);
+        }
         if (threadIdx.x < 2) tile_scales[buffer][threadIdx.x] = __uint_as_float(own_scale);
         __syncthreads();
         for (int i = threadIdx.x; i < 8 * count; i += THREADS) {
             int row = i & 7, n = i >> 3;
             float gate = summed(partial[buffer], row, n) * tile_scales[buffer][0];
             float up = summed(partial[buffer], row + 8, n) * tile_scales[buffer][1];
-            float value = gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up);
-            u64 pair = (u64)pair_of(routing, expert, n);
-            inner[pair * (num_row_tiles * 8) + item % num_row_tiles * 8 + row] = to_bf16(value);
+            u16 value = to_bf16(gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up));
+            if (dense) {
+                dense_inner[(u64)n * (dense_row_tiles * 8) + item * 8 + row] = value;
+            } else {
+                u64 pair = (u64)pair_of(routing, expert, n);
+                inner[pair * (num_row_tiles * 8) + of_expert % num_row_tiles * 8 + row] = value;
+            }
         }
         buffer ^= 1;             // the next item's barrier comes before this half's next use
-        item = next;
-        row_tile = next_row_tile;
+        item = next_item;
+        now = next;
     }
 }
 
@@ -204,23 +275,47 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, const u16* x, const int* expert_ids,
 
 #define THREADS (WARPS * WARP)
 
+__device__ __forceinline__ Source source_of(const Work& work, const Routing& routing, int item) {
+    if (is_dense(work, item)) {
+        int part = item / work.dense_row_tiles, row_tile = item % work.dense_row_tiles;
+        return source_at(work.dense, ((u64)row_tile * DENSE + part) * COLUMN_TILES, row_tile);
+    }
+    item -= work.num_dense;
+    u64 row_tile = (u64)routing.hit[item / work.num_row_tiles] * work.num_row_tiles
+                   + item % work.num_row_tiles;
+    return source_at(work.experts, row_tile * COLUMN_TILES, row_tile);
+}
+
+// Up to 8 * NB rows of one item; leaves w with the first tiles of `next`.
 template <int NB>
-__device__ __forceinline__ void multiply_item(u16* __restrict__ results, WeightTile (&w)[PREFETCH],
-                                              const u16* inner, const Routing& routing,
-                                              int expert, const Matrices& all, u64 row_tile,
-                                              u64 next_row_tile, bool has_next, int first_row,
-                                              int num_outputs, int lane, u64 policy) {
-    int g = lane >> 2, t = lane & 3;
+__device__ __forceinline__ void multiply_item(u16* __restrict__ results,
+                                              float* __restrict__ dense_parts,
+                                              WeightTile (&w)[PREFETCH], const u16* inner,
+                                              const u16* dense_inner, const Work& work,
+                                              const Routing& routing, int item, const Source& now,
+                                              const Source& next, bool has_next, int num_outputs,
+                                              int lane, u64 policy) {
+    const int g = lane >> 2, t = lane & 3;
+    const bool dense = is_dense(work, item);
+    const int row_tiles = dense ? work.dense_row_tiles : work.num_row_tiles;
+    const int number = dense ? item : item - work.num_dense;
+    const int part = number / row_tiles, first_row = number % row_tiles * TILE_ROWS;
+    const int expert = dense ? 0 : routing.hit[part];
     const u16* rows[NB];
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
-        int pair = pair_of(routing, expert, 8 * m + g);
-        rows[m] = pair < 0 ? 0 : inner + (u64)pair * COLUMNS + 8 * t;
+        if (dense) {
+            const int n = 8 * m + g;
+            rows[m] = n < work.num_tokens
+                ? dense_inner + ((u64)n * DENSE + part) * COLUMNS + 8 * t : 0;
+        } else {
+            int pair = pair_of(routing, expert, 8 * m + g);
+            rows[m] = pair < 0 ? 0 : inner + (u64)pair * COLUMNS + 8 * t;
+        }
     }
     u32 scale[2];                // requested here: the end of an item does not wait for memory
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-        scale[half] = load_weights((const u32*)all.row_scales + 2 * row_tile + half, policy);
+    for (int half = 0; half < 2; ++half) scale[half] = load_weights(now.row_scales + half, policy);
     constexpr int AHEAD = NB == 1 ? ACTIVATIONS : 1;
     ActivationTile x_tile[AHEAD][NB];
 #pragma unroll
@@ -236,63 +331,76 @@ __device__ __forceinline__ void multiply_item(u16* __restrict__ results, WeightT
             if (tile + AHEAD < COLUMN_TILES)
                 load_activation_tile<NB>(x_tile[i % AHEAD], rows, t, tile + AHEAD, COLUMNS);
             bool same_row = tile + PREFETCH < COLUMN_TILES;
+            const Source& from = same_row ? now : next;
             if (same_row || has_next)
-                w[i] = load_tile(all.codes, all.scales, (same_row ? row_tile : next_row_tile)
-                                 * COLUMN_TILES + (same_row ? tile + PREFETCH : i), lane, policy);
+                w[i] = load_tile(from.codes, from.scales, same_row ? tile + PREFETCH : i, lane,
+                                 policy);
         }
     }
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
         for (int parity = 0; parity < 2; ++parity) {
-            int pair = pair_of(routing, expert, 8 * m + 2 * t + parity);
+            const int n = 8 * m + 2 * t + parity;
+            const int pair = dense ? n < work.num_tokens ? n : -1 : pair_of(routing, expert, n);
             if (pair < 0) continue;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 int row = first_row + g + 8 * half, j = 2 * half + parity;
                 float value = (acc[0][m][j] + acc[1][m][j]) * __uint_as_float(scale[half]);
-                if (row < num_outputs) results[(u64)pair * num_outputs + row] = to_bf16(value);
+                if (row >= num_outputs) continue;
+                if (dense) {
+                    dense_parts[((u64)n * DENSE + part) * num_outputs + row] = value;
+                } else {
+                    results[(u64)pair * num_outputs + row] = to_bf16(value);
+                }
             }
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-moe_nvfp4_down(u16* __restrict__ results, const u16* inner, const int* expert_ids,
-               const uint4* __restrict__ codes, const u32* __restrict__ scales,
-               const float* __restrict__ row_scales, int num_pairs, int num_row_tiles,
-               int num_outputs) {
+moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const u16* inner,
+               const u16* dense_inner, const int* expert_ids, const uint4* __restrict__ codes,
+               const u32* __restrict__ scales, const float* __restrict__ row_scales,
+               const uint4* __restrict__ dense_codes, const u32* __restrict__ dense_scales,
+               const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles,
+               int dense_row_tiles, int num_outputs) {
     __shared__ Routing routing;
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, stride = gridDim.x * WARPS;
-    Matrices all = {codes, scales, row_scales, num_row_tiles};
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, stride = gridDim.x * WARPS;
+    const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
+                       num_row_tiles, DENSE * dense_row_tiles, dense_row_tiles,
+                       num_pairs / CHOSEN};
+    // neighbouring items go to different multiprocessors, so that few items use all of them
+    int item = warp * gridDim.x + blockIdx.x;
     allow_next_kernel();
     u64 policy = streaming_policy();
     // gate_up let this launch begin after its own wait: the routing is complete, inner is not
     clear_routing(routing, THREADS);
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    // neighbouring items go to different multiprocessors, so that few items use all of them
-    int num_items = routing.num_hit * num_row_tiles, item = warp * gridDim.x + blockIdx.x;
+    const int num_items = work.num_dense + routing.num_hit * num_row_tiles;
     if (item >= num_items) return;
-    u64 row_tile = item_row_tile(routing, item, num_row_tiles);
+    Source now = source_of(work, routing, item);
     WeightTile w[PREFETCH];
 #pragma unroll
-    for (int i = 0; i < PREFETCH; ++i)
-        w[i] = load_tile(codes, scales, row_tile * COLUMN_TILES + i, lane, policy);
+    for (int i = 0; i < PREFETCH; ++i) w[i] = load_tile(now.codes, now.scales, i, lane, policy);
     wait_for_previous_kernel();
     while (item < num_items) {
-        int next = item + stride, expert = routing.hit[item / num_row_tiles];
-        int first_row = item % num_row_tiles * TILE_ROWS;
-        u64 next_row_tile = next < num_items ? item_row_tile(routing, next, num_row_tiles) : 0;
+        const int next_item = item + stride;
+        Source next = now;
+        if (next_item < num_items) next = source_of(work, routing, next_item);
 #if BLOCKS == 2
-        if (__popc(routing.tokens[expert]) > 8)
-            multiply_item<2>(results, w, inner, routing, expert, all, row_tile, next_row_tile,
-                             next < num_items, first_row, num_outputs, lane, policy);
+        const int count = is_dense(work, item) ? work.num_tokens
+            : __popc(routing.tokens[routing.hit[(item - work.num_dense) / num_row_tiles]]);
+        if (count > 8)
+            multiply_item<2>(results, dense_parts, w, inner, dense_inner, work, routing, item, now,
+                             next, next_item < num_items, num_outputs, lane, policy);
         else
 #endif
-        multiply_item<1>(results, w, inner, routing, expert, all, row_tile, next_row_tile,
-                         next < num_items, first_row, num_outputs, lane, policy);
-        item = next;
-        row_tile = next_row_tile;
+        multiply_item<1>(results, dense_parts, w, inner, dense_inner, work, routing, item, now,
+                         next, next_item < num_items, num_outputs, lane, policy);
+        item = next_item;
+        now = next;
     }
 }
 

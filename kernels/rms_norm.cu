@@ -21,7 +21,8 @@
 // then the warps in order. So a row's bits depend on the row and H alone.
 //
 // PRECOND: H a multiple of 8 and at most 8,192; all arrays 16-byte aligned; no two overlap.
-// Constants: H, OUTPUTS (0 to 3), A_FLOAT (a is f32), CHOSEN (0: b is f32).
+// Constants: H, OUTPUTS (0 to 3), A_FLOAT (a is f32), A_PARTS (J > 0: a is (T, J, H) f32, its
+// parts are added in order and rounded to bf16), CHOSEN (0: b is f32).
 
 #define WARPS ((H / 8 + WARP - 1) / WARP)
 #define THREADS (WARPS * WARP)
@@ -120,6 +121,20 @@ __device__ __forceinline__ Outputs prepare(u16* normed_0, u16* normed_1, u16* no
 }
 
 __device__ __forceinline__ Row load_a(const void* a, u64 row, int column) {
+    if (A_PARTS > 0) {
+        const float* from = (const float*)a + row * (A_PARTS * H);
+        Row parts[A_PARTS > 0 ? A_PARTS : 1];
+#pragma unroll
+        for (int j = 0; j < A_PARTS; ++j) parts[j] = load_f32(from + j * H, column);
+        Row sum = parts[0];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+#pragma unroll
+            for (int j = 1; j < A_PARTS; ++j) sum.x[i] = __fadd_rn(sum.x[i], parts[j].x[i]);
+            sum.x[i] = rounded_to_bf16(sum.x[i]);
+        }
+        return sum;
+    }
     return A_FLOAT ? load_f32((const float*)a + row * H, column)
                    : load_bf16((const u16*)a + row * H, column);
 }

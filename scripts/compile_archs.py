@@ -32,6 +32,7 @@ from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops.compile import ARCHS, KernelSpec
 from gemma_thor_ros.ops.draft_specs import dflash_specs, mtp_specs
 from gemma_thor_ros.ops.matrix_specs import matrix_specs
+from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
 from gemma_thor_ros.ops.prefill_specs import prefill_specs
 from gemma_thor_ros.ops.row_specs import row_specs
 from gemma_thor_ros.weights.drafter_presets import drafter_preset_config
@@ -104,11 +105,12 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
     found: dict[tuple[KernelSpec, str], list[str]] = {}
     for name, model in MODELS.items():
         experts = model.experts and model.experts[:2]
+        parts = dense_parts(model.intermediate_size, model.experts[2]) if model.experts else 0
         for arch in model.archs:
             specs = draft_specs(model, arch)
             for fp8 in (False, True):
                 specs += row_specs(model.hidden_size, model.intermediate_size, model.geometries,
-                                   experts, PAGE_SIZE, fp8)
+                                   experts, PAGE_SIZE, fp8, parts=parts)
             ways = {compiler.converts_e2m1(arch, compiler.nvrtc().version)}
             for hardware in ways | {False} if arch == 'sm_110a' else ways:
                 specs += matrix_specs(model.hidden_size, model.intermediate_size,

@@ -38,6 +38,7 @@ from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.graphs import Graphs
 from gemma_thor_ros.ops.kv_append import rope_turns
 from gemma_thor_ros.ops.linear import StoredWeight
+from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
 from gemma_thor_ros.ops.sample import SampleRow
 from gemma_thor_ros.ops.staging import StepBuffer
 from gemma_thor_ros.ops.table import Router, StepRows
@@ -98,7 +99,11 @@ class CudaGemma4(Decoder):
         self.graphs = Graphs(stream, graphs)
         self.num_ahead = self.num_ahead_used = 0     # steps enqueued early, and those that counted
         self._context_length = context_length
-        self._act = device_activations(config, most, device.zeros, loader.has_dense_mlp)
+        parts = 0                        # of the dense MLP, where the experts' launches do it
+        if experts and not loader.has_dense_mlp:
+            parts = dense_parts(config.intermediate_size, config.moe_intermediate_size)
+        self._act = device_activations(config, most, device.zeros, loader.has_dense_mlp,
+                                       (MAX_ROWS, parts))
         self._logits = device.zeros((MAX_ROWS, config.vocab_size), np.float32)
         self._buffer = StepBuffer(stream)
         self._sampler = CudaSampler(config.vocab_size, stream, self._buffer)

@@ -10,7 +10,6 @@ and its own sequence's K and V, and on nothing else in the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -27,6 +26,8 @@ from gemma_thor_ros.models.workspace import Activations, Workspace
 from gemma_thor_ros.ops.linear import StoredWeight, values
 from gemma_thor_ros.ops.rounding import KvDtype, Rounding, round_to_bf16
 from gemma_thor_ros.ops.table import (
+    DenseMlp,
+    ExpertRows,
     LayerOps,
     OpTable,
     Router,
@@ -279,30 +280,31 @@ class _LayerRun:
         products = act.gate_up
         if self.config.mlp_size(self.index) != self.config.intermediate_size:
             inner, products = act.wide_inner, act.wide_gate_up
-        # with experts the dense MLP needs nothing of theirs, nor they of it
-        with nullcontext() if layer.experts is None else ops.beside(split):
-            ops.gate_up(inner, products, act.normed, layer.gate_up_proj, split)
-            ops.linear(act.branch, inner, layer.down_proj, split)
         ends = (act.normed,), layer.post_feedforward_layernorm, (next_norm,)
+        if layer.experts is not None:
+            experts = layer.experts
+            dense = DenseMlp(layer.gate_up_proj, layer.down_proj, act.normed, inner, products,
+                             act.branch, act.dense_parts)
+            branch = ops.mixture(
+                dense, ExpertRows(act.expert_in, act.expert_ids, act.expert_weights,
+                                  act.expert_inner, act.expert_out),
+                experts.weights, act.residual, act.routed, experts.router, self.eps,
+                self.step.rows, split)
+            ops.sum_add_norms(
+                act.residual, ends[0], act.branch_sum, branch,
+                experts.post_feedforward_layernorm_1,
+                (act.expert_out, act.expert_ids, act.expert_weights),
+                experts.post_feedforward_layernorm_2, ends[1], ends[2], self.eps,
+                layer.layer_scalar)
+            return
+        ops.gate_up(inner, products, act.normed, layer.gate_up_proj, split)
+        ops.linear(act.branch, inner, layer.down_proj, split)
         if layer.layer_input is not None:
             ops.add_norms(act.residual, (), act.branch, ends[1], (), self.eps, 1.0)
             self._add_layer_input(layer.layer_input, next_norm)
             return
-        if layer.experts is None:
-            ops.add_norms(act.residual, ends[0], act.branch, ends[1], ends[2], self.eps,
-                          layer.layer_scalar)
-            return
-        experts, rows = layer.experts, self.step.rows
-        ops.route(act.expert_ids, act.expert_weights, act.residual, act.routed, experts.router,
-                  self.eps, rows, split)
-        ops.experts(act.expert_out, act.expert_inner, act.expert_in, act.expert_ids,
-                    act.expert_weights, experts.weights, rows, split)
-        ops.sum_add_norms(
-            act.residual, ends[0], act.branch_sum, act.branch,
-            experts.post_feedforward_layernorm_1,
-            (act.expert_out, act.expert_ids, act.expert_weights),
-            experts.post_feedforward_layernorm_2, ends[1], ends[2], self.eps, layer.layer_scalar)
-
+        ops.add_norms(act.residual, ends[0], act.branch, ends[1], ends[2], self.eps,
+                      layer.layer_scalar)
 
     def _add_layer_input(self, weights: _LayerInput, next_norm: Any) -> None:
         """residual = (residual + rms(gated layer input)) * layer_scalar, and its norm."""

@@ -29,6 +29,7 @@ class Activations:
     branch: Array                # (T, H)
     routed: Array | None         # (T, H) what the router reads, where it has its own norm
     expert_in: Array | None      # (T, H)
+    dense_parts: Array | None    # (T, J, H) where the dense MLP beside experts writes parts
     branch_sum: Array | None     # (T, H) dense MLP and experts, where the sum is written
     qkv: dict[str, Array]        # layer type -> (T, (Q + KV [+ KV]) D)
     q: dict[str, Array]          # layer type -> (T, Q, D)
@@ -47,11 +48,13 @@ class Activations:
 
 def device_activations(config: ModelConfig, num_rows: int,
                        zeros: Callable[[tuple[int, ...], npt.DTypeLike], Any],
-                       dense_products: bool) -> Activations:
+                       dense_products: bool, dense_parts: tuple[int, int] = (0, 0),
+                       ) -> Activations:
     """The activations of a CUDA device for up to num_rows rows, allocated once.
 
     The residual is f32, what goes into a product bf16 (its bits). dense_products: keep room for
-    gate and up of the dense MLP, which only a bf16 weight writes.
+    gate and up of the dense MLP, which only a bf16 weight writes. dense_parts: (T, J) of those
+    that the experts' launches write of it for generated rows.
     """
     hidden, chosen = config.hidden_size, config.top_k_experts
     geometries = (config.sliding, config.full)
@@ -64,6 +67,7 @@ def device_activations(config: ModelConfig, num_rows: int,
     return Activations(
         residual=zeros((num_rows, hidden), np.float32), normed=bf16(hidden), branch=bf16(hidden),
         routed=bf16(hidden) if experts else None, expert_in=bf16(hidden) if experts else None,
+        dense_parts=zeros((*dense_parts, hidden), np.float32) if dense_parts[1] else None,
         branch_sum=None,
         qkv={g.layer_type: bf16(g.qkv_rows) for g in geometries},
         q={kind: zeros(shape, np.uint16) for kind, shape in heads.items()},
@@ -106,7 +110,7 @@ class Workspace:
         return Activations(
             residual=np.zeros(hidden, dtype), normed=np.zeros(hidden, dtype),
             branch=np.zeros(hidden, dtype), routed=None, expert_in=np.zeros(hidden, dtype),
-            branch_sum=np.zeros(hidden, dtype),
+            dense_parts=None, branch_sum=np.zeros(hidden, dtype),
             qkv={g.layer_type: np.zeros((num_rows, g.qkv_rows), dtype) for g in geometries},
             q={kind: np.zeros(shape, dtype) for kind, shape in heads.items()},
             attended={kind: np.zeros(shape, dtype) for kind, shape in heads.items()},

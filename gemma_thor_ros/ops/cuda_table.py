@@ -34,7 +34,7 @@ from gemma_thor_ros.ops import (
     rms_norm,
 )
 from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
-from gemma_thor_ros.ops.table import Router
+from gemma_thor_ros.ops.table import DenseMlp, ExpertRows, Router
 
 Arrays = Sequence[Any]
 Zeros = Callable[[tuple[int, ...] | int, npt.DTypeLike], Any]
@@ -89,12 +89,13 @@ class CudaOps:
     """The launches of one stream: up to MAX_ROWS generated rows, or max_rows of prompts."""
 
     def __init__(self, stream: Any, hidden_size: int, experts: tuple[int, int] | None,
-                 max_rows: int, zeros: Zeros, branches: bool = True) -> None:
+                 max_rows: int, zeros: Zeros, branches: bool = True, joined: bool = True) -> None:
         """Make the scratch that the launches share; experts: (E, K), None for a dense model.
 
-        branches: the dense MLP runs beside the router and the experts.
+        joined: the experts' launches do the dense MLP of generated rows too, where its size lets
+        them. branches: else it runs beside the router and the experts.
         """
-        self.branches = branches
+        self.branches, self.joined = branches, joined
         self.stream = stream
         self._main, self._side = stream, device.new_stream()
         self._forked = False             # the side stream has work that must be waited for
@@ -172,26 +173,39 @@ class CudaOps:
         finally:
             self.stream, self._forked = self._main, True
 
-    def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
-              router: Router, eps: float, rows: Any, num_decode_rows: int) -> None:
-        """Choose the experts of each row from the residual's norm by the router's scale."""
+    def mixture(self, dense: DenseMlp, experts: ExpertRows, weights: CudaExperts, residual: Any,
+                routed: Any, router: Router, eps: float, rows: Any, num_decode_rows: int) -> Any:
+        """Dense MLP, router on the residual's norm by its scale, experts, not summed yet."""
         assert self._route_scratch is not None
-        moe_route.moe_route(expert_ids, expert_weights, *self._route_scratch, normed, router.proj,
+        joined = (num_decode_rows and self.joined and dense.parts is not None
+                  and isinstance(dense.gate_up, Nvfp4Fragments)
+                  and isinstance(dense.down, Nvfp4Fragments))
+        if not joined:
+            with self.beside(num_decode_rows):
+                self.gate_up(dense.inner, dense.products, dense.x, dense.gate_up, num_decode_rows)
+                self.linear(dense.branch, dense.inner, dense.down, num_decode_rows)
+        moe_route.moe_route(experts.ids, experts.shares, *self._route_scratch, routed, router.proj,
                             router.per_expert_scale, rows, self.stream)
-
-    def experts(self, out: Any, inner: Any, x: Any, expert_ids: Any, expert_weights: Any,
-                weights: CudaExperts, rows: Any, num_decode_rows: int) -> None:
-        """out (T, K, H), the results of the chosen experts, not summed yet."""
         if not num_decode_rows:
-            assert self._order is not None
-            prefill_moe.prefill_sort(self._order, expert_ids, self._num_experts, self.stream)
-            prefill_moe.prefill_gate_up(inner, x, expert_ids, self._order, weights.gate_up,
-                                        self.stream)
-            prefill_moe.prefill_down(out, inner, expert_ids, self._order, weights.down,
-                                     self.stream)
-            return
-        moe_nvfp4.moe_nvfp4_gate_up(inner, x, expert_ids, weights.gate_up, self.stream)
-        moe_nvfp4.moe_nvfp4_down(out, inner, expert_ids, weights.down, self.stream)
+            self._prompt_experts(experts, weights)
+            return dense.branch
+        first, second = None, None
+        if joined:
+            first = moe_nvfp4.DenseGateUp(dense.inner, dense.x, dense.gate_up)
+            second = moe_nvfp4.DenseDown(dense.parts, dense.inner, dense.down)
+        moe_nvfp4.moe_nvfp4_gate_up(experts.inner, experts.x, experts.ids, weights.gate_up,
+                                    self.stream, first)
+        moe_nvfp4.moe_nvfp4_down(experts.out, experts.inner, experts.ids, weights.down,
+                                 self.stream, second)
+        return dense.parts if joined else dense.branch
+
+    def _prompt_experts(self, experts: ExpertRows, weights: CudaExperts) -> None:
+        assert self._order is not None
+        prefill_moe.prefill_sort(self._order, experts.ids, self._num_experts, self.stream)
+        prefill_moe.prefill_gate_up(experts.inner, experts.x, experts.ids, self._order,
+                                    weights.gate_up, self.stream)
+        prefill_moe.prefill_down(experts.out, experts.inner, experts.ids, self._order,
+                                 weights.down, self.stream)
 
     def sum_add_norms(self, residual: Any, outs: Arrays, total: Any, branch: Any, weight: Any,
                       experts: tuple[Any, Any, Any], expert_weight: Any, sum_weight: Any,

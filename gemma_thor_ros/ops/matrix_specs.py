@@ -38,7 +38,10 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
         if experts:
             num_experts, num_chosen, expert_size = experts
             sizes = (count, num_chosen, num_experts, hardware)
-            specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes),
-                      moe_nvfp4.down_spec(expert_size, *sizes),
+            parts = moe_nvfp4.dense_parts(intermediate_size, expert_size)
+            for dense in sorted({0, parts}):         # 0: beside a dense MLP in bf16
+                specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes, min(dense, 1)),
+                          moe_nvfp4.down_spec(expert_size, *sizes, dense)]
+            specs += [
                       moe_nvfp4.combine_spec(num_chosen)]
     return list(dict.fromkeys(specs))

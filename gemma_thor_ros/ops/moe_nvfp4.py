@@ -8,7 +8,7 @@ Three launches, so that whoever norms the sum may read the experts' results itse
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,28 @@ MAX_PAIRS = 128                          # (token, expert) pairs of one pass
 _MAX_PREFETCH = 12
 _GATE_UP_RESIDENT = 2                    # blocks of a multiprocessor at once
 _DOWN_WARPS = {1: (8, 2), 2: (4, 3)}     # BLOCKS -> warps of a block, resident blocks
+
+
+class DenseGateUp(NamedTuple):
+    """A dense MLP's gate and up, which the launch of the experts' does too."""
+
+    inner: Any                           # (T, DENSE I) bf16, written
+    x: Any                               # (T, H) bf16
+    weight: Nvfp4Fragments
+
+
+class DenseDown(NamedTuple):
+    """A dense MLP's down; parts[:, j] (T, H) are of columns j I to (j + 1) I, to be added."""
+
+    parts: Any                           # (T, DENSE, H) f32, written
+    inner: Any                           # (T, DENSE I) bf16
+    weight: Nvfp4Fragments
+
+
+def dense_parts(dense_size: int, expert_size: int) -> int:
+    """Parts of a dense MLP's I that are as long as an expert's; 0: the launches can't take it."""
+    fits = dense_size % expert_size == 0 and expert_size % TILE_COLUMNS == 0
+    return dense_size // expert_size if fits else 0
 
 
 def moe_nvfp4_gate_up_ref(inner: Array, x: Array, expert_ids: npt.NDArray[Any],
@@ -65,42 +87,66 @@ def moe_nvfp4_combine_ref(out: Array, results: Array, expert_ids: npt.NDArray[An
 
 
 def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragments,
-                      stream: Any) -> None:
-    """Enqueue inner (T, K, I) bf16 from x (T, H) bf16, expert_ids (T, K) i32 (-1: padding)."""
+                      stream: Any, dense: DenseGateUp | None = None) -> None:
+    """Enqueue inner (T, K, I) bf16 from x (T, H) bf16, expert_ids (T, K) i32 (-1: padding).
+
+    With dense T is at most MAX_TOKENS.
+    """
     assert weight.interleaved
     sizes = check('moe_nvfp4_gate_up', {'I': weight.num_outputs, 'H': weight.columns},
                   inner=inner, x=x, expert_ids=expert_ids)
+    given = dense or DenseGateUp(inner, x, weight)       # not looked at without dense
+    if dense:
+        assert sizes['T'] <= MAX_TOKENS and dense.weight.interleaved, sizes
+        check('gemm_nvfp4', {'N': dense.weight.num_outputs, 'M': weight.columns, 'T': sizes['T']},
+              out=dense.inner, x=dense.x)
     for start in range(0, sizes['T'], MAX_TOKENS):
         rows = slice(start, min(start + MAX_TOKENS, sizes['T']))
         num_tokens = rows.stop - start
         kernel = device.compiled(gate_up_spec(weight.columns, num_tokens, sizes['K'],
-                                              weight.num_experts, device.has_e2m1_conversion()))
-        tiles = weight.num_row_tiles
+                                              weight.num_experts, device.has_e2m1_conversion(),
+                                              int(dense is not None)))
+        tiles, dense_tiles = weight.num_row_tiles, given.weight.num_row_tiles
         constants = dict(kernel.spec.defines)
         items = _most_experts(num_tokens, sizes['K'], weight) * tiles
+        items += dense_tiles if dense else 0
         device.launch(kernel, (min(items, _fill(constants)),), constants['K_WARPS'] * 32,
-                      (inner[rows], x[rows], expert_ids[rows], weight.codes, weight.scales,
-                       weight.row_scales, num_tokens * sizes['K'], tiles), stream)
+                      (inner[rows], given.inner, x[rows], given.x, expert_ids[rows],
+                       *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles,
+                       dense_tiles), stream)
 
 
 def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragments,
-                   stream: Any) -> None:
-    """Enqueue results (T, K, H) bf16 from inner (T, K, I) bf16."""
+                   stream: Any, dense: DenseDown | None = None) -> None:
+    """Enqueue results (T, K, H) bf16 from inner (T, K, I) bf16; right behind moe_nvfp4_gate_up.
+
+    With dense T is at most MAX_TOKENS.
+    """
     assert not weight.interleaved
     sizes = check('moe_nvfp4_down', {'H': weight.num_outputs, 'I': weight.columns},
                   results=results, inner=inner, expert_ids=expert_ids)
+    given, parts = dense or DenseDown(results, inner, weight), 0
+    if dense:
+        assert sizes['T'] <= MAX_TOKENS and not dense.weight.interleaved, sizes
+        parts = check('dense_parts', {'H': weight.num_outputs, 'T': sizes['T'],
+                                      'M': dense.weight.columns},
+                      parts=dense.parts, inner=dense.inner)['J']
+        assert parts == dense_parts(dense.weight.columns, weight.columns), parts
+        assert dense.weight.num_outputs == weight.num_outputs, dense.weight.num_outputs
     for start in range(0, sizes['T'], MAX_TOKENS):
         rows = slice(start, min(start + MAX_TOKENS, sizes['T']))
         num_tokens = rows.stop - start
-        kernel = device.compiled(down_spec(weight.columns, num_tokens, sizes['K'],
-                                           weight.num_experts, device.has_e2m1_conversion()))
+        kernel = device.compiled(down_spec(
+            weight.columns, num_tokens, sizes['K'], weight.num_experts,
+            device.has_e2m1_conversion(), parts))
         tiles, constants = weight.num_row_tiles, dict(kernel.spec.defines)
+        dense_tiles = given.weight.num_row_tiles
         warps = constants['WARPS']
-        items = _most_experts(num_tokens, sizes['K'], weight) * tiles
+        items = _most_experts(num_tokens, sizes['K'], weight) * tiles + parts * dense_tiles
         device.launch(kernel, (min(-(-items // warps), _fill(constants)),), warps * 32,
-                      (results[rows], inner[rows], expert_ids[rows], weight.codes, weight.scales,
-                       weight.row_scales, num_tokens * sizes['K'], tiles, weight.num_outputs),
-                      stream)
+                      (results[rows], given.parts, inner[rows], given.inner, expert_ids[rows],
+                       *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles,
+                       dense_tiles, weight.num_outputs), stream)
 
 
 def moe_nvfp4_combine(out: Any, results: Any, expert_ids: Any, expert_weights: Any,
@@ -112,6 +158,10 @@ def moe_nvfp4_combine(out: Any, results: Any, expert_ids: Any, expert_weights: A
     kernel = device.compiled(combine_spec(sizes['K']))
     device.launch(kernel, (-(-sizes['H'] // 512), sizes['T']), 256,
                   (out, results, expert_ids, expert_weights, sizes['H'] // 2), stream)
+
+
+def _arrays(weight: Nvfp4Fragments) -> tuple[Any, Any, Any]:
+    return weight.codes, weight.scales, weight.row_scales
 
 
 def _fill(constants: dict[str, int]) -> int:
@@ -126,10 +176,10 @@ def _most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> i
 
 
 def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int,
-                 hardware: bool, **override: int) -> KernelSpec:
-    """What is compiled for gate-up; the cut of the columns depends on H alone."""
+                 hardware: bool, dense: int = 0, **override: int) -> KernelSpec:
+    """What is compiled for gate-up; the cut of the columns depends on H alone. dense: 0 or 1."""
     warps, tiles = cut(columns)
-    prefetch = min(tiles, 4)
+    prefetch = min(tiles, 4 if num_tokens <= 8 else 3)
     # the conversion of sm_100 and up leaves no registers for a second block of 16 rows
     resident = 1 if hardware and num_tokens > 8 else _GATE_UP_RESIDENT
     constants = {
@@ -137,13 +187,14 @@ def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: in
         'K_WARPS': warps, 'WARP_TILES': tiles, 'PREFETCH': prefetch,
         'ACTIVATIONS': activations_ahead(prefetch, 4 if num_tokens <= 8 else 1),
         'BLOCKS': blocks_of(num_tokens), 'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts,
-        'MIN_BLOCKS': resident, 'E2M1_HARDWARE': int(hardware), **override}
+        'MIN_BLOCKS': resident, 'E2M1_HARDWARE': int(hardware),
+        'DENSE': dense, **override}
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **constants)
 
 
 def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, hardware: bool,
-              **override: int) -> KernelSpec:
-    """What is compiled for down: each warp runs over all of I."""
+              dense: int = 0, **override: int) -> KernelSpec:
+    """What is compiled for down: each warp runs over all of I; dense: parts of the dense MLP."""
     tiles, blocks = -(-columns // TILE_COLUMNS), blocks_of(num_tokens)
     warps, resident = _DOWN_WARPS[blocks]
     prefetch = min(tiles, _MAX_PREFETCH)
@@ -153,7 +204,7 @@ def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, 
         'PREFETCH': prefetch, 'BLOCKS': blocks,
         'ACTIVATIONS': ahead if prefetch == tiles else activations_ahead(prefetch, ahead),
         'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts, 'MIN_BLOCKS': resident,
-        'E2M1_HARDWARE': int(hardware), **override}
+        'E2M1_HARDWARE': int(hardware), 'DENSE': dense, **override}
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **constants)
 
 

@@ -111,23 +111,27 @@ def rms_norm_sum_add(x: Any, normed: Sequence[Any], a: Any, b: Any, weight_a: An
                      experts: tuple[Any, Any] | None = None) -> None:
     """Enqueue x = (x + rms(rms(a; weight_a) + rms(b; weight_b); weight)) * scale, then its norms.
 
-    a, b and experts as in `rms_norm_sum`; the sum itself is not written.
+    a, b and experts as in `rms_norm_sum`, or a (T, J, H) f32, J parts that are added in order and
+    rounded to bf16; the sum itself is not written.
     """
-    sizes = check('rms_norm_sum', a=a, weight_a=weight_a, weight_b=weight_b)
+    parts = a.shape[1] if len(a.shape) == 3 else 0
+    sizes = check('rms_norm_parts' if parts else 'rms_norm_sum', a=a, weight_a=weight_a,
+                  weight_b=weight_b)
     outs, norms = _outputs(normed, weights, sizes, x)
     _launch('rms_norm_sum_add', sizes,
             (x, *outs, a, b, *_experts(b, experts, sizes), weight_a, weight_b, weight, *norms,
              float(eps), float(scale)),
-            stream, outputs=len(normed), a_float=_is_float(a), num_chosen=_chosen(experts))
+            stream, outputs=len(normed), a_float=_is_float(a), num_chosen=_chosen(experts),
+            parts=parts)
 
 
 def spec(entry: str, hidden_size: int, *, outputs: int = 0, a_float: bool = False,
-         num_chosen: int = 0) -> KernelSpec:
+         num_chosen: int = 0, parts: int = 0) -> KernelSpec:
     """What is compiled for H columns and a number of norms at the end."""
     assert hidden_size % 8 == 0 and hidden_size <= 8192, hidden_size
     assert outputs <= MAX_OUTPUTS, outputs
     return KernelSpec.of('rms_norm', entry, H=hidden_size, OUTPUTS=outputs, A_FLOAT=int(a_float),
-                         CHOSEN=num_chosen)
+                         CHOSEN=num_chosen, A_PARTS=parts)
 
 
 def _launch(entry: str, sizes: dict[str, int], args: tuple[Any, ...], stream: Any,

@@ -43,15 +43,19 @@ class Geometry(Protocol):
 
 def row_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geometry],
               experts: tuple[int, int] | None, page_size: int, fp8: bool,
-              rows: Iterable[int] = ROWS) -> list[KernelSpec]:
-    """Every spec of one model, each once; experts: (E, K) of a mixture, else None."""
+              rows: Iterable[int] = ROWS, parts: int = 0) -> list[KernelSpec]:
+    """Every spec of one model, each once.
+
+    experts: (E, K) of a mixture, else None; parts: moe_nvfp4.dense_parts of its dense MLP.
+    """
     specs = [embed.spec(hidden_size), geglu.spec(intermediate_size),
              rms_norm.spec('rms_norm', hidden_size, outputs=1),
              rms_norm.spec('rms_norm_add', hidden_size, outputs=3 if experts else 1)]
     if experts:
-        specs += [rms_norm.spec('rms_norm_sum_add', hidden_size, outputs=1,
-                                num_chosen=experts[1]),
-                  moe_route.spec(hidden_size, *experts)]
+        specs += [rms_norm.spec('rms_norm_sum_add', hidden_size, outputs=1, a_float=count > 0,
+                                num_chosen=experts[1], parts=count)
+                  for count in sorted({0, parts})]
+        specs += [moe_route.spec(hidden_size, *experts)]
     else:
         specs.append(rms_norm.spec('rms_norm_add', hidden_size, outputs=1))
     for shape in geometries:

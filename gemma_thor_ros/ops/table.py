@@ -10,7 +10,7 @@ for their shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -87,6 +87,28 @@ class Router:
     per_expert_scale: Any
 
 
+class DenseMlp(NamedTuple):
+    """The dense MLP of a layer with experts: its weights, what it reads and where it writes."""
+
+    gate_up: Any                 # (2I, H)
+    down: Any                    # (H, I)
+    x: Any                       # (T, H)
+    inner: Any                   # (T, I)
+    products: Any                # (T, 2I), where they are written
+    branch: Any                  # (T, H)
+    parts: Any                   # (T, J, H) of a device that writes branch in parts
+
+
+class ExpertRows(NamedTuple):
+    """The experts of a layer: what they read and where they write."""
+
+    x: Any                       # (T, H)
+    ids: Any                     # (T, K)
+    shares: Any                  # (T, K)
+    inner: Any                   # (T, K, I), where it is written
+    out: Any                     # (T, H) the weighted sum, or (T, K, H) before it
+
+
 class LayerOps(Protocol):
     """What models/gemma4 calls, in the order of a layer. Outputs come first.
 
@@ -105,14 +127,11 @@ class LayerOps(Protocol):
                   eps: float, scale: float) -> None: ...
     def gate_up(self, inner: Any, products: Any, x: Any, weight: Any,
                 num_decode_rows: int) -> None: ...
-    def beside(self, num_decode_rows: int) -> AbstractContextManager[None]:
-        """What is called inside may run beside what comes next, up to sum_add_norms."""
+    def mixture(self, dense: DenseMlp, experts: ExpertRows, weights: Any, residual: Any,
+                routed: Any, router: Router, eps: float, rows: Any, num_decode_rows: int) -> Any:
+        """Dense MLP, router and experts; gives dense.branch or dense.parts."""
         ...
 
-    def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
-              router: Router, eps: float, rows: Any, num_decode_rows: int) -> None: ...
-    def experts(self, out: Any, inner: Any, x: Any, expert_ids: Any, expert_weights: Any,
-                weights: Any, rows: Any, num_decode_rows: int) -> None: ...
     def sum_add_norms(self, residual: Any, outs: Arrays, total: Any, branch: Any, weight: Any,
                       experts: tuple[Any, Any, Any], expert_weight: Any, sum_weight: Any,
                       weights: Arrays, eps: float, scale: float) -> None: ...
@@ -216,20 +235,15 @@ class OpTable:
         self.linear(products, x, weight, num_decode_rows)
         self.geglu(inner, products)
 
-    def beside(self, num_decode_rows: int) -> AbstractContextManager[None]:
-        """Nothing runs beside anything here."""
-        return nullcontext()
-
-    def route(self, expert_ids: Any, expert_weights: Any, residual: Any, normed: Any,
-              router: Router, eps: float, rows: Any, num_decode_rows: int) -> None:
-        """Choose the experts of each row from the residual; `normed` is not needed here."""
-        self.moe_route(expert_ids, expert_weights, residual, router.scale, router.proj,
+    def mixture(self, dense: DenseMlp, experts: ExpertRows, weights: Any, residual: Any,
+                routed: Any, router: Router, eps: float, rows: Any, num_decode_rows: int) -> Any:
+        """Dense MLP, router and experts one by one; the router norms the residual itself."""
+        self.gate_up(dense.inner, dense.products, dense.x, dense.gate_up, num_decode_rows)
+        self.linear(dense.branch, dense.inner, dense.down, num_decode_rows)
+        self.moe_route(experts.ids, experts.shares, residual, router.scale, router.proj,
                        router.per_expert_scale, eps, num_decode_rows)
-
-    def experts(self, out: Any, inner: Any, x: Any, expert_ids: Any, expert_weights: Any,
-                weights: Any, rows: Any, num_decode_rows: int) -> None:
-        """out (T, H), the weighted sum of the chosen experts; `inner` is not needed here."""
-        self.moe(out, x, expert_ids, expert_weights, weights, rows)
+        self.moe(experts.out, experts.x, experts.ids, experts.shares, weights, rows)
+        return dense.branch
 
     def sum_add_norms(self, residual: Any, outs: Arrays, total: Any, branch: Any, weight: Any,
                       experts: tuple[Any, Any, Any], expert_weight: Any, sum_weight: Any,

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma_thor_ros.ops import fragment_order, moe_nvfp4
+from gemma_thor_ros.ops import fragment_order, gemm_nvfp4, moe_nvfp4
 
 from . import cases
 
 SERVED = cases.EXPERTS
 SMALL = (24, 80, 96)                     # E, I, H: neither I nor H a multiple of 64
+JOINED = (24, 64, 96)                    # I as the dense MLP's parts need it
 NORMAL = (0x20, 0x50)
 
 
@@ -105,3 +106,73 @@ def check_rows_alone(cp: Any, stream: Any, layer: Layer) -> None:
             alone = layer.run(cp, stream, x[one], ids[one], weights[one])
             for a, b in zip(together, alone, strict=True):
                 assert bool((a[one] == b).all()), (distinct, row)
+
+
+class DenseMlp:
+    """A dense MLP of three experts' size, for the launches that do both."""
+
+    def __init__(self, cp: Any, stream: Any, hidden: int, inner: int) -> None:
+        self.gate, self.up = (cases.random_weight(cp, (3 * inner, hidden), seed, NORMAL,
+                                                  0.01 * seed) for seed in (4, 5))
+        self.down = cases.random_weight(cp, (hidden, 3 * inner), 6, NORMAL, 0.01)
+        self.gate_up_fragments = fragment_order.to_fragments([self.gate, self.up],
+                                                             interleaved=True, stream=stream)
+        self.down_fragments = fragment_order.to_fragments([self.down], stream=stream)
+
+    def run(self, cp: Any, stream: Any, layer: Layer, x: Any, dense_x: Any,
+            ids: Any) -> tuple[Any, ...]:
+        """(inner, results, dense inner, dense parts) from poisoned arrays."""
+        tokens, (_, inner_size, hidden) = ids.shape[0], layer.sizes
+        inner = cases.poisoned(cp, (*ids.shape, inner_size), 'bf16')
+        results = cases.poisoned(cp, (*ids.shape, hidden), 'bf16')
+        dense_inner = cases.poisoned(cp, (tokens, 3 * inner_size), 'bf16')
+        parts = cases.poisoned(cp, (tokens, 3, hidden), 'f32')
+        cp.cuda.runtime.deviceSynchronize()
+        moe_nvfp4.moe_nvfp4_gate_up(
+            inner, x, ids, layer.gate_up_fragments, stream,
+            moe_nvfp4.DenseGateUp(dense_inner, dense_x, self.gate_up_fragments))
+        moe_nvfp4.moe_nvfp4_down(results, inner, ids, layer.down_fragments, stream,
+                                 moe_nvfp4.DenseDown(parts, dense_inner, self.down_fragments))
+        stream.synchronize()
+        return inner, results, dense_inner, parts
+
+
+@pytest.mark.parametrize(('num_tokens', 'distinct'), [(1, 8), (8, 24), (9, 8), (16, 64)])
+def test_experts_with_the_dense_mlp(cp: Any, stream: Any, layer: Layer, num_tokens: int,
+                                    distinct: int) -> None:
+    check_joined(cp, stream, layer, num_tokens, distinct)
+
+
+@pytest.mark.parametrize(('num_tokens', 'distinct'), [(1, 8), (7, 20), (9, 8)])
+def test_small_experts_with_the_dense_mlp(small: tuple[Any, Any], num_tokens: int,
+                                          distinct: int) -> None:
+    check_joined(*small, Layer(*small, JOINED), num_tokens, distinct)
+
+
+def check_joined(cp: Any, stream: Any, layer: Layer, num_tokens: int, distinct: int) -> None:
+    num_experts, inner_size, hidden = layer.sizes
+    dense = DenseMlp(cp, stream, hidden, inner_size)
+    ids, weights = cases.routing(cp, num_tokens, num_experts, cases.CHOSEN,
+                                 min(distinct, num_experts), num_tokens)
+    if num_tokens == 7:
+        ids[-1] = -1                     # a row of padding has a dense MLP nevertheless
+    x, dense_x = (cases.random_rows(cp, (num_tokens, hidden), seed) for seed in (4, 7))
+    inner, results, dense_inner, parts = dense.run(cp, stream, layer, x, dense_x, ids)
+    apart = layer.run(cp, stream, x, ids, weights)
+    real = ids >= 0
+    assert bool((inner[real] == apart[0][real]).all())
+    assert bool((results[real] == apart[1][real]).all())
+    alone = cases.poisoned(cp, dense_inner.shape, 'bf16')
+    gemm_nvfp4.gemm_nvfp4(alone, dense_x, dense.gate_up_fragments, stream)
+    stream.synchronize()
+    assert bool((alone == dense_inner).all())            # the same cut of the columns
+    rows = cases.from_bf16(cp, dense_inner)
+    matrix = cases.dequantized(cp, dense.down)
+    for j in range(3):
+        columns = slice(j * inner_size, (j + 1) * inner_size)
+        expected = rows[:, columns] @ matrix[:, columns].T
+        assert cases.error(cp, parts[:, j].astype(cp.float64), expected) < 1e-5, j
+    # and the same bits alone
+    one = slice(num_tokens - 1, num_tokens)
+    single = dense.run(cp, stream, layer, x[one], dense_x[one], ids[one])
+    assert bool((single[2] == dense_inner[one]).all() and (single[3] == parts[one]).all())

@@ -83,6 +83,21 @@ def test_the_sum_of_two(machine: Machine, width: int) -> None:
     rows.holds((rows.x + rms(expected, rows.weights[2])) * 0.5)
 
 
+@pytest.mark.parametrize('width', [256, 2816])
+def test_a_branch_in_parts(machine: Machine, width: int) -> None:
+    """Three parts have the bits of their sum, rounded to bf16."""
+    rows, whole = (Rows(machine, 3, width, 1) for _ in range(2))
+    parts = normal(30, 3, 3, width)
+    summed = to_bf16((parts[:, 0] + parts[:, 1]) + parts[:, 2])
+    b = machine.put(rows.b)
+    for into, a in ((rows, parts), (whole, summed)):
+        machine.run(lambda into=into, a=a: rms_norm.rms_norm_sum_add(
+            into.residual, into.out, machine.put(a), b, *into.on[:3], into.on[3:], EPS, 0.5,
+            machine.stream))
+    assert np.array_equal(machine.get(rows.residual), machine.get(whole.residual))
+    assert np.array_equal(machine.get(rows.out[0]), machine.get(whole.out[0]))
+
+
 @pytest.mark.parametrize(('width', 'num_chosen'), [(256, 2), (2816, 8)])
 def test_the_experts_sum(machine: Machine, width: int, num_chosen: int) -> None:
     rows = Rows(machine, 3, width, 1)
