@@ -26,7 +26,7 @@ from gemma_thor_ros.models.batch import Batch, Role, Span
 from gemma_thor_ros.models.cuda_inputs import Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
-from gemma_thor_ros.ops.step_times import node_times, read_bandwidth
+from gemma_thor_ros.ops.step_times import node_times, read_bandwidth, times_us
 from gemma_thor_ros.schema import Request, SamplingParams, TokenEvent
 
 PAGE_SIZE = 64
@@ -249,9 +249,21 @@ def verify(bench: Bench, rows: Sequence[int], allowed: Sequence[int], depth: int
                       'the limit')
 
 
+# how the dense MLP runs beside the experts: CudaOps' joined and branches
+_WAYS = {'joined': (True, True), 'two streams': (False, True), 'one by one': (False, False)}
+
+
 def nodes(bench: Bench, keys: Sequence[Key]) -> None:
     """A table of where the time of a step goes; the inputs are those of the last step."""
+    ops = bench.model.ops
     for key in keys:
+        for way, chosen in _WAYS.items():
+            kept, (ops.joined, ops.branches) = (ops.joined, ops.branches), chosen
+            times = times_us(bench.model.stream, bench.model.launches(key))
+            ops.joined, ops.branches = kept
+            time = bench.records.add('graph_us', times, 'us', **bench.context, path='node',
+                                     way=way, rows=key.num_rows)
+            bench.say(f'{key}, dense MLP {way}: {time / 1e3:.3f} ms')
         table = node_times(bench.model.stream, bench.model.launches(key))
         total = sum(node.us * node.count for node in table)
         bench.say(f'{key}: {total / 1e3:.3f} ms in {sum(node.count for node in table)} launches')
