@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gemma_thor_ros.cli.bench_model import confine_routes
+from gemma_thor_ros.cli.bench_model import confined_routes
 from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.page_pool import plan_pages
@@ -213,40 +213,42 @@ def prefill(bench: Bench, lengths: Sequence[int], kv_dtype: CudaKvDtype) -> None
 
 def verify(bench: Bench, rows: Sequence[int], allowed: Sequence[int], depth: int,
            kv_dtype: CudaKvDtype) -> None:
-    """Steps of several rows of one sequence; allowed: experts that the routers choose among.
-
-    `allowed` descends: the routers are confined for good, so this comes last.
-    """
+    """Steps of several rows of one sequence; allowed: experts that the routers choose among."""
     model = bench.model
     model.kv_dtype = kv_dtype
     num_pages = -(-(depth + 16) // PAGE_SIZE)
     cache = model.new_kv_cache(num_pages, num_pages, PAGE_SIZE)
-    pages = np.arange(num_pages, dtype=np.int32)
-    settings = SampleSettings(temperature=0.0)
-    rng = np.random.default_rng(0)
     for limit in [0, *allowed]:
-        if limit:
-            confine_routes(model, limit)
-        for count in rows:
-            times = []
-            for run in range(_VERIFY_RUNS + 3):
-                ids = rng.integers(FIRST_ID, model.vocab_size, count).astype(np.int32)
-                step = Batch(ids, np.arange(depth, depth + count, dtype=np.int32),
-                             (Span(Role.DECODE, 0, count, depth, pages, pages),),
-                             np.arange(count, dtype=np.int32))
-                choice = [SampleRow(settings, depth + 1 + i) for i in range(count)]
-                started = time.perf_counter()
-                model.choose(step, cache, choice)
-                if run >= 3:
-                    times.append((time.perf_counter() - started) * 1e3)
-            distinct = len(np.unique(model.chosen_experts(count))) if model.routers() else 0
-            gb_s = step_bytes(model, depth, distinct) / float(np.median(times)) / 1e6
-            value = bench.records.add('verify_ms', times, 'ms', fraction=bench.share(gb_s),
-                                      **bench.context, path='model', rows=count, depth=depth,
-                                      kv=kv_dtype, distinct_experts=distinct)
-            bench.say(f'verify {count:2} rows, {distinct:3} experts {value:7.3f} ms '
-                      f'({min(times):.3f} to {max(times):.3f}), {bench.share(gb_s) or 0.0:.0%} of '
-                      'the limit')
+        with confined_routes(model, limit):
+            for count in rows:
+                _verify(bench, cache, count, depth, kv_dtype)
+
+
+def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDtype) -> None:
+    """Steps of one number of rows, of random tokens."""
+    model = bench.model
+    pages = np.arange(-(-(depth + 16) // PAGE_SIZE), dtype=np.int32)
+    settings = SampleSettings(temperature=0.0)
+    rng = np.random.default_rng(count)
+    times = []
+    for run in range(_VERIFY_RUNS + 3):
+        ids = rng.integers(FIRST_ID, model.vocab_size, count).astype(np.int32)
+        step = Batch(ids, np.arange(depth, depth + count, dtype=np.int32),
+                     (Span(Role.DECODE, 0, count, depth, pages, pages),),
+                     np.arange(count, dtype=np.int32))
+        choice = [SampleRow(settings, depth + 1 + i) for i in range(count)]
+        started = time.perf_counter()
+        model.choose(step, cache, choice)
+        if run >= 3:
+            times.append((time.perf_counter() - started) * 1e3)
+    distinct = len(np.unique(model.chosen_experts(count))) if model.routers() else 0
+    gb_s = step_bytes(model, depth, distinct) / float(np.median(times)) / 1e6
+    value = bench.records.add('verify_ms', times, 'ms', fraction=bench.share(gb_s),
+                              **bench.context, path='model', rows=count, depth=depth,
+                              kv=kv_dtype, distinct_experts=distinct)
+    bench.say(f'verify {count:2} rows, {distinct:3} experts {value:7.3f} ms '
+              f'({min(times):.3f} to {max(times):.3f}), {bench.share(gb_s) or 0.0:.0%} of '
+              'the limit')
 
 
 # how the dense MLP runs beside the experts: CudaOps' joined and branches

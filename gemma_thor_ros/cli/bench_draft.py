@@ -17,7 +17,7 @@ import numpy as np
 
 from gemma_thor_ros.cli import bench_device
 from gemma_thor_ros.cli.bench_device import Bench
-from gemma_thor_ros.cli.bench_model import RandomWeights, Settled, confine_routes
+from gemma_thor_ros.cli.bench_model import RandomWeights, Settled, confined_routes
 from gemma_thor_ros.load_device import compile_specs, drafter_specs
 from gemma_thor_ros.load_drafter import device_drafter
 from gemma_thor_ros.models.batch import Batch, Role, Span
@@ -38,21 +38,19 @@ _GREEDY = SampleSettings(temperature=0.0)
 
 def measure(bench: Bench, raw: Mapping[Kind, Mapping[str, Any]], rows: Sequence[int],
             allowed: Sequence[int], depth: int, kv_dtype: CudaKvDtype) -> None:
-    """Both kinds at a depth; rows: of verify steps. raw: config.json of the drafters.
+    """Both kinds at a depth; raw: config.json of the drafters, rows: of verify steps.
 
-    `allowed` descends: experts that the routers choose among, confined for good, so this comes
-    last.
+    allowed: experts that the routers choose among.
     """
     drafters = {kind: _Drafting(bench, kind, config, depth, kv_dtype)
                 for kind, config in raw.items()}
     for one in drafters.values():
         one.passes()
     for limit in [0, *allowed]:
-        if limit:
-            confine_routes(bench.model, limit)
-        for kind, one in drafters.items():
-            for count in [rows_ for rows_ in rows if rows_ <= NUM_DRAFTS[kind] + 1]:
-                one.rounds(count)
+        with confined_routes(bench.model, limit):
+            for kind, one in drafters.items():
+                for count in [rows_ for rows_ in rows if rows_ <= NUM_DRAFTS[kind] + 1]:
+                    one.rounds(count)
     bench.model.attach(None)
 
 

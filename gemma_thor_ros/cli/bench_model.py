@@ -8,6 +8,7 @@ The values keep activations near 1; the answers are noise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,9 +167,20 @@ class Settled(Mapping[str, Any]):
         return len(self._weights)
 
 
-def confine_routes(model: CudaGemma4, num_allowed: int) -> None:
-    """Let the routers of a random model choose among their first experts alone, for good."""
+@contextmanager
+def confined_routes(model: CudaGemma4, num_allowed: int) -> Iterator[None]:
+    """The routers of a random model choose among their first experts alone; 0: among all."""
+    if not num_allowed:
+        yield
+        return
     cupy = device.cupy()
-    for router in model.routers():
+    kept = [(router, router.proj[num_allowed:].copy()) for router in model.routers()]
+    for router, _ in kept:
         router.proj[num_allowed:] = cupy.uint16(_NOT_A_NUMBER)
     cupy.cuda.runtime.deviceSynchronize()
+    try:
+        yield
+    finally:
+        for router, rows in kept:
+            router.proj[num_allowed:] = rows
+        cupy.cuda.runtime.deviceSynchronize()
