@@ -24,7 +24,7 @@ Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 def _work(
-    args: tuple[int, int],
+    args: tuple[int, int, bool, float],
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
     encoded = encode_chunk(*args)
     return (
@@ -44,19 +44,22 @@ class BatchStream:
         chunk: int = 1000,
         num_tokens: int = NUM_TOKENS,
         chunks: int = 100000,
+        demo_share: float = 0.0,
     ) -> None:
         context = multiprocessing.get_context('fork')
         self._pool = context.Pool(workers)
         self._num_tokens = num_tokens
         self._queue: queue.Queue[Batch] = queue.Queue(400)
         self._credit = threading.Semaphore(4 * workers)
-        self._seeds = ((seed * 1_000_003 + index, chunk) for index in range(chunks))
+        self._seeds = (
+            (seed * 1_000_003 + index, chunk, False, demo_share) for index in range(chunks)
+        )
         self._stopped = False
         self.dialogues = 0
         self._thread = threading.Thread(target=self._fill, daemon=True)
         self._thread.start()
 
-    def _tasks(self) -> Iterator[tuple[int, int]]:
+    def _tasks(self) -> Iterator[tuple[int, int, bool, float]]:
         for task in self._seeds:
             self._credit.acquire()
             if self._stopped:

@@ -74,6 +74,25 @@ def motion_command(tool: Tool, values: Json) -> Command:
     return Command(tool, tool.arguments(values), f'turn {tail}', f'turned {tail}', values=values)
 
 
+_PLAIN_SHARE = 0.2                       # of commands that come in the plainest words
+_PLAIN_DRIVE = (('drive', 'driving'), ('go', 'going'), ('move', 'moving'))
+_PLAIN_TURN = (('turn', 'turning'), ('turn', 'turning'), ('rotate', 'rotating'))
+
+
+def pick_pair(rng: random.Random, verbs: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    """One of some verbs with their -ing forms."""
+    return verbs[int(rng.random() * len(verbs))]
+
+
+def _plainly(command: Command, verb: tuple[str, str], slots: dict[str, str],
+             rng: random.Random) -> Command:
+    """Verb, direction and amount with nothing beside them: what most people say."""
+    template = pick(rng, ('{V} {D} {Q}', '{V} {Q} {D}'))
+    command.base = fill(template, rng, {**slots, 'V': verb[0]})
+    command.ing = fill(template, rng, {**slots, 'V': verb[1]})
+    return command
+
+
 def _new_verb(rng: random.Random) -> tuple[str, str]:
     """A verb that no list holds: the words beside it must tell."""
     word = random_word(rng)
@@ -110,8 +129,11 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     elif draw < 0.40 and direction == 'backward':
         verbs, words = phrases.BACKWARD_VERBS, '' if rng.random() < 0.8 else words
     verb = verbs[int(rng.random() * len(verbs))]
+    plain = not held and rng.random() < _PLAIN_SHARE
+    if plain and (words or category == 'no direction'):
+        verb = pick_pair(rng, _PLAIN_DRIVE)
     # an unknown verb tells no direction
-    if (words or category == 'no direction') and category != 'a bit' and rng.random() < 0.06:
+    elif (words or category == 'no direction') and category != 'a bit' and rng.random() < 0.06:
         verb = _new_verb(rng)
     text = amount.text
     if rng.random() < 0.01 and text[0].isdigit() and category == 'distance':
@@ -122,6 +144,8 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     )
     command.category = category
     slots = {'Q': text, 'D': words}
+    if plain and category != 'a bit':
+        return _plainly(command, verb, slots, rng)
     if category == 'a bit' or (words and rng.random() < 0.3):
         template = pick(rng, source.DRIVE_WHOLE)
         if category != 'a bit':
@@ -232,6 +256,8 @@ def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
     if words and category == 'angle' and rng.random() < 0.05:
         verb = _new_verb(rng)
     slots = {'Q': amount.text, 'D': words, 'N': name, 'side': side}
+    if not held and words and category == 'angle' and rng.random() < _PLAIN_SHARE:
+        return _plainly(command, pick_pair(rng, _PLAIN_TURN), slots, rng)
     if whole:
         command.whole = fill(whole, rng, {**slots, 'V': verb[0]})
     else:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demo_model.dialogue import Dialogue, draw_dialogue
+from demo_model.tools import demo_tools
 from gemma_thor_ros.text.prompt import render
 from gemma_thor_ros.text.segments import encode_segments
 from gemma_thor_ros.text.tokenizer import Tokenizer
@@ -117,13 +118,19 @@ class Encoder:
         return Encoded(np.asarray(ids, dtype=np.uint16), learn, start)
 
 
-def encode_chunk(seed: int, count: int, held: bool = False) -> list[Encoded]:
-    """`count` dialogues of one seed, longest allowed length MAX_TOKENS."""
+def encode_chunk(
+    seed: int, count: int, held: bool = False, demo_share: float = 0.0
+) -> list[Encoded]:
+    """`count` dialogues of one seed, longest allowed length MAX_TOKENS.
+
+    demo_share: of dialogues with the demo robot's own tools, beside those that the generator draws.
+    """
     encoder = _encoder()
     rng = random.Random(seed)
     out: list[Encoded] = []
     while len(out) < count:
-        encoded = encoder.dialogue(draw_dialogue(rng, held))
+        tools = demo_tools() if rng.random() < demo_share else None
+        encoded = encoder.dialogue(draw_dialogue(rng, held, tools))
         if len(encoded.ids) <= MAX_TOKENS:
             out.append(encoded)
     return out

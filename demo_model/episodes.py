@@ -26,7 +26,7 @@ from demo_model.dialogue_phrases import (
 )
 from demo_model.episode import Episode
 from demo_model.filling import fill
-from demo_model.motion_phrases import CLAUSES
+from demo_model.motion_phrases import CLAUSES, DRIVE, DRIVE_VERBS, FORWARD_WORDS
 from demo_model.phrasing import expand, pick, roughen
 from demo_model.questions import question_episode
 from demo_model.sentences import command_for, sentence
@@ -134,7 +134,7 @@ def no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episod
     present = alike({tool.intent for tool in tools})
     draw = rng.random()
     drives = any(tool.intent == 'drive' for tool in tools)
-    if tools and drives and draw < 0.12:
+    if tools and drives and draw < 0.08:
         amount = quantity(rng, ('m', 'ft', 'cm'), held)
         side = pick(
             rng,
@@ -149,11 +149,19 @@ def no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episod
             thought='I can not drive sideways.',
             category='no tool',
         )
-    if tools and drives and draw < 0.22:
+    if tools and drives and draw < 0.15:
         tool = next(tool for tool in tools if tool.intent == 'drive')
         if 'unit' in tool.names:
             number = quantity(rng, ('m',), held).text.rsplit(' ', 1)[0]
-            text = f'{pick(rng, ["drive", "go", "move", "travel", "drive"])} {number} {pick(rng, smalltalk.ODD_UNITS)} {pick(rng, ["", "forward", "back", "ahead", "backwards"])}'.strip()
+            verb = DRIVE_VERBS[int(rng.random() * len(DRIVE_VERBS))][0]
+            slots = {
+                'V': pick(rng, ('drive', 'go', 'move', verb)),
+                'Q': f'{number} {pick(rng, smalltalk.ODD_UNITS)}',
+                'D': pick(rng, ('forward', 'back', 'ahead', 'backwards', *FORWARD_WORDS)),
+            }
+            # in the words of any drive, so that nothing but the unit tells
+            frame = pick(rng, ('{V} {Q}', '{V} {Q} {D}', '{V} {D} {Q}', pick(rng, DRIVE)))
+            text = fill(frame, rng, slots)
             units = list(
                 tool.declaration['function']['parameters']['properties'][tool.names['unit']][
                     'enum'

@@ -109,7 +109,8 @@ def train(
         _groups(model, 0.05), lr=rate, betas=(0.9, 0.95), eps=1e-8, fused=device.type == 'cuda'
     )
     rounding = FakeNvfp4(model.parameters_by_name)
-    average = Average(model, EMA_DECAY)
+    # a short run ends before a long average would forget where it began
+    average = Average(model, min(EMA_DECAY, 1 - 10 / steps) if steps > 10 else EMA_DECAY)
     log: Log = []
     losses: list[Tensor] = []
     begin = time.monotonic()
@@ -174,6 +175,9 @@ def main() -> None:
     parser.add_argument('--workers', type=int, default=14)
     parser.add_argument('--tokens', type=int, default=NUM_TOKENS, help='tokens a step')
     parser.add_argument('--cases', type=int, default=120, help='dialogues a row')
+    parser.add_argument(
+        '--demo-share', type=float, default=0.0, help="more dialogues with the demo robot's tools"
+    )
     parser.add_argument('--from', dest='start', type=Path, help='go on from this checkpoint')
     parser.add_argument('--device', default='cuda')
     parser.add_argument('--no-compile', action='store_true')
@@ -184,7 +188,11 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     whole = args.tokens == NUM_TOKENS
     stream = BatchStream(
-        args.seed, args.workers, num_tokens=args.tokens, chunk=1000 if whole else 50
+        args.seed,
+        args.workers,
+        num_tokens=args.tokens,
+        chunk=1000 if whole else 50,
+        demo_share=args.demo_share,
     )
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
