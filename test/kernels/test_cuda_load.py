@@ -15,9 +15,10 @@ from emulator import COMPILER, Emulator
 from host_device import HostStream, host_device
 from test_cuda_model import nvfp4
 
-from gemma_thor_ros import load_device
+from gemma_thor_ros import load_device, load_drafter
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import DEMO_FOLDER, Runtime
+from gemma_thor_ros.load_drafter import FoundDrafter, find_drafter
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
@@ -197,6 +198,38 @@ class TestChoice:
         monkeypatch.setattr(self.weights, 'form', lambda name: Form.FUSED)
         with pytest.raises(ConfigError, match='gate_proj is not quantised'):
             self.choose('cuda')
+
+
+class TestDrafters:
+    """Which drafters of the demo model run on the device, and what they keep there."""
+
+    config = ModelConfig.from_dict(open_checkpoint(DEMO_FOLDER).config)
+
+    def find(self, choice: Any, **options: Any) -> FoundDrafter | None:
+        return find_drafter(choice, '', DEMO_FOLDER, self.config, device='cuda', **options)
+
+    def test_both_fit(self) -> None:
+        for kind, pages in ('dflash', (2 * 2 * 2 * 128 * 16,) * 2), ('mtp', (2 * 256 * 16, 0)):
+            found = self.find(kind)
+            assert found is not None and found.config.name == kind
+            assert found.bytes_per_page(16, 'cuda') == pages
+        assert self.find('auto') is not None
+
+    @pytest.mark.parametrize(('kind', 'change', 'words'), [
+        ('dflash', {'head_dim': 192}, 'head_dim 192'),
+        ('dflash', {'num_attention_heads': 18}, '9 query heads'),
+        ('dflash', {'intermediate_size': 132}, 'multiples of 8'),
+        ('mtp', {'hidden_size': 100}, 'multiples of 8')])
+    def test_what_the_kernels_cannot_run(self, kind: str, change: dict[str, int], words: str,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self.find(kind)
+        assert found is not None
+        other: Any = dataclasses.replace(found.config, **change)
+        monkeypatch.setattr(load_drafter.DFlashConfig, 'from_dict', lambda *_: other)
+        monkeypatch.setattr(load_drafter.MtpConfig, 'from_dict', lambda *_: other)
+        with pytest.raises(ConfigError, match=f'does not run on CUDA.*{words}'):
+            self.find(kind)
+        assert self.find('auto') is None
 
 
 @pytest.mark.skipif(not device.find(), reason='there is a CUDA device here')
