@@ -64,7 +64,7 @@ def test_verify(full: None, tiny: Bench) -> None:
     assert record['metric'] == 'verify_ms' and record['context']['distinct_experts'] >= 2
 
 
-def test_drafts(tiny: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts(full: None, tiny: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind: a pass as a call and alone, and rounds whose drafts start behind the verify."""
     monkeypatch.setattr(bench_draft, '_RUNS', 1)
     monkeypatch.setattr(bench_draft, '_WARM', 1)

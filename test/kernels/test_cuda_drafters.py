@@ -142,7 +142,7 @@ SETTINGS = {'page_size': PAGE, 'context_length': CONTEXT, 'stop_ids': (), 'num_f
 
 def jobs(temperature: float, count: int, seed: int = 0) -> list[Job]:
     """Uneven prompts and answers; the first passes the windows."""
-    lengths, sizes = (21, 3, 9, 1), (10, 7, 6, 9)
+    lengths, sizes = (21, 3, 9, 1), (8, 6, 6, 9)
     return [Job(make_request(f'r{i}', lengths[i], seed + i, vocab_size=256,
                              temperature=temperature, max_tokens=sizes[i]), i)
             for i in range(count)]
