@@ -17,6 +17,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from gemma_thor_ros.chat import Chat
+from gemma_thor_ros.chat_stream import ChatStream
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime
 from gemma_thor_ros.schema import (
@@ -111,21 +112,19 @@ class Service:
         """
         chat = self.chat()
         address = client.client.host if client is not None and client.client else ''
+        streams: list[ChatStream] = []
 
-        def submit() -> list[Any]:
-            streams: list[Any] = []
-            try:
-                for request in requests:
-                    streams.append(chat.submit(replace(request, client=address)))
-            except BaseException:
-                for stream in streams:
-                    stream.cancel()
-                raise
-            return streams
+        def submit() -> None:
+            for request in requests:
+                streams.append(chat.submit(replace(request, client=address)))
 
         if self._waker is None:
             self._waker = Waker()
-        streams = await asyncio.to_thread(submit)
+        try:
+            await asyncio.to_thread(submit)
+        except BaseException:
+            Generation(streams, self._waker).cancel()
+            raise
         return Generation(streams, self._waker, self._on_step)
 
     async def answer(

@@ -68,6 +68,7 @@ class Generation:
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._news = True  # something may wait in the streams
+        self._left = False  # nobody reads any more
         self._open = list(range(len(self.streams)))
         for stream in self.streams:
             stream.on_ready(lambda: waker.wake(self._wake))
@@ -97,10 +98,14 @@ class Generation:
         return [stream.result(0.0) for stream in self.streams]
 
     def cancel(self) -> None:
-        """End all choices at the next step border."""
+        """End all choices at the next step border. What they still say is read and dropped: their
+        ends have to be known to figures, audit and topics.
+        """
         for stream in self.streams:
             if not stream.done:
                 stream.cancel()
+        self._left = True
+        self._poll()
 
     def _poll(self) -> list[tuple[int, ChatDelta]]:
         deltas = []
@@ -110,7 +115,7 @@ class Generation:
                 continue
             for delta in stream.poll():
                 deltas.append((choice, delta))
-                if self._on_step is not None and delta.token_ids:
+                if self._on_step is not None and delta.token_ids and not self._left:
                     now = time.monotonic()
                     if self._last[choice]:
                         self._on_step(now - self._last[choice], len(delta.token_ids))
@@ -144,6 +149,8 @@ class Generation:
             self._timer = self._loop.call_at(self._until, self._tick)
 
     def _wake(self) -> None:
+        if self._left:
+            self._poll()
         self._news = True
         self._settle(True)
 

@@ -89,11 +89,15 @@ def test_choices_differ_by_their_index_alone() -> None:
 def test_too_many_choices_start_nothing(start_server: StartServer) -> None:
     server = start_server('x<turn|>', engine__max_sequences=2, engine__max_waiting=1,
                           model__script_delay=0.05)
+    ends: list[str] = []
+    server.runtime.require_chat().on_result(
+        lambda request, result: ends.append(str(result.finish_reason)))
     assert server.post({'messages': USER, 'n': 17}).status_code == 400
     busy = server.post({'messages': USER, 'n': 4})
     assert (busy.status_code, busy.headers['retry-after']) == (429, '1')
     stats = server.runtime.require_chat().stats
     assert wait_until(lambda: stats().running + stats().waiting == 0)
+    assert wait_until(lambda: ends == ['cancelled'] * 3), ends   # heard of, though never read
     assert server.post({'messages': USER, 'n': 3}).status_code == 200
 
 

@@ -153,9 +153,14 @@ def test_broken_http_is_no_5xx(plain_server: Server) -> None:
 
 @pytest.mark.parametrize('stream', [True, False])
 def test_clients_that_leave_end_their_request(start_server: StartServer, stream: bool) -> None:
-    """Closed, half closed or reset: the sequence is gone within a few steps."""
+    """Closed, half closed or reset: the sequence is gone within a few steps, and figures and
+    audit hear of its end though nobody reads it.
+    """
     server = start_server('word ' * 400 + '<turn|>', model__script_delay=0.01)
     stats = server.runtime.require_chat().stats
+    ends: list[str] = []
+    server.runtime.require_chat().on_result(
+        lambda request, result: ends.append(str(result.finish_reason)))
     for number, leave in enumerate((
             lambda c: c.close(), lambda c: c.shutdown(socket.SHUT_WR),
             lambda c: (c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b'\1\0\0\0\0\0\0\0'),
@@ -168,7 +173,9 @@ def test_clients_that_leave_end_their_request(start_server: StartServer, stream:
         assert wait_until(lambda: stats().running == 0, 1.0)
         assert stats().steps - steps < 30
         assert stats().requests_cancelled == 2 * (number + 1)
+        assert wait_until(lambda: len(ends) == stats().requests_cancelled), ends
         connection.close()
+    assert set(ends) == {'cancelled'}
 
 
 def test_a_reader_that_takes_nothing_is_dropped(start_server: StartServer) -> None:
