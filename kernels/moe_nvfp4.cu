@@ -14,8 +14,8 @@
 //
 // Bytes moved: 27 / 16 H I for each distinct expert (its three matrices, once), and T K (2 H + 4 I)
 // 2 of rows. Bound by reading the weights.
-// Each block first lists the distinct experts and their tokens in shared memory (a bit a token),
-// so routing needs no launch to sort. moe_nvfp4_down must come right behind moe_nvfp4_gate_up. An
+// Each block first lists the distinct experts and their pairs in shared memory, so routing needs no
+// launch to sort. moe_nvfp4_down must come right behind moe_nvfp4_gate_up. An
 // item is one row tile of one distinct expert; a grid that just fills the device walks the items,
 // with the next item's weights requested as the present one's are used up. The rows of an expert
 // are the columns of one matrix instruction (of two for more than 8), so its weights are read
@@ -44,8 +44,11 @@
 
 struct Routing {
     u32 tokens[NUM_EXPERTS];     // bit t: token t goes to this expert
-    u8 choice[NUM_EXPERTS][MAX_TOKENS];   // as its k-th, where the bit is set
-    u16 hit[MAX_PAIRS];          // the distinct experts, ascending
+    u8 start[NUM_EXPERTS];       // of its pairs in `pairs`
+    u16 expert_of[MAX_PAIRS];    // NUM_EXPERTS: none
+    u16 hit[MAX_PAIRS];          // the distinct experts
+    u8 first[MAX_PAIRS + 1];     // of each of them in `pairs`, and the end
+    u8 pairs[MAX_PAIRS];         // by expert, ascending
     int num_hit;
 };
 
@@ -55,36 +58,65 @@ __device__ __forceinline__ void clear_routing(Routing& routing, int num_threads)
     __syncthreads();
 }
 
+__device__ __forceinline__ int expert_of_pair(const int* expert_ids, int pair) {
+    u32 expert = load_result((const u32*)expert_ids + pair);
+    return expert < NUM_EXPERTS ? expert : NUM_EXPERTS;
+}
+
 __device__ __forceinline__ void read_routing(Routing& routing, const int* expert_ids,
                                              int num_pairs, int num_threads) {
+    if (num_pairs == CHOSEN) {           // one token: nothing to sort
+        if (threadIdx.x < CHOSEN) {
+            int expert = expert_of_pair(expert_ids, threadIdx.x);
+            routing.hit[threadIdx.x] = (u16)expert;
+            routing.first[threadIdx.x + 1] = (u8)(threadIdx.x + 1);
+            routing.pairs[threadIdx.x] = (u8)threadIdx.x;
+            if (threadIdx.x == 0) {
+                routing.first[0] = 0;
+                routing.num_hit = expert < NUM_EXPERTS ? CHOSEN : 0;
+            }
+        }
+        __syncthreads();
+        return;
+    }
     for (int pair = threadIdx.x; pair < num_pairs; pair += num_threads) {
-        int expert = (int)load_result((const u32*)expert_ids + pair), token = pair / CHOSEN;
-        if (expert < 0 || expert >= NUM_EXPERTS) continue;
-        atomicOr(&routing.tokens[expert], 1u << token);
-        routing.choice[expert][token] = (u8)(pair % CHOSEN);
+        int expert = expert_of_pair(expert_ids, pair);
+        routing.expert_of[pair] = (u16)expert;
+        if (expert < NUM_EXPERTS) atomicOr(&routing.tokens[expert], 1u << (pair / CHOSEN));
     }
     __syncthreads();
     if (threadIdx.x < WARP) {
-        int lane = threadIdx.x, count = 0;
+        int lane = threadIdx.x, count = 0, before = 0;
         for (int first = 0; first < NUM_EXPERTS; first += WARP) {
             int expert = first + lane;
-            bool hit = expert < NUM_EXPERTS && routing.tokens[expert] != 0;
-            u32 hits = __ballot_sync(FULL_MASK, hit);
-            if (hit) routing.hit[count + __popc(hits & ((1u << lane) - 1))] = (u16)expert;
+            int own = expert < NUM_EXPERTS ? __popc(routing.tokens[expert]) : 0, upto = own;
+#pragma unroll
+            for (int step = 1; step < WARP; step *= 2) {
+                int other = __shfl_up_sync(FULL_MASK, upto, step);
+                if (lane >= step) upto += other;
+            }
+            u32 hits = __ballot_sync(FULL_MASK, own > 0);
+            if (own > 0) {
+                int place = count + __popc(hits & ((1u << lane) - 1));
+                routing.hit[place] = (u16)expert;
+                routing.first[place] = routing.start[expert] = (u8)(before + upto - own);
+            }
             count += __popc(hits);
+            before += __shfl_sync(FULL_MASK, upto, WARP - 1);
         }
-        if (lane == 0) routing.num_hit = count;
+        if (lane == 0) {
+            routing.num_hit = count;
+            routing.first[count] = (u8)before;
+        }
     }
     __syncthreads();
-}
-
-// The pair of an expert's n-th token, or -1.
-__device__ __forceinline__ int pair_of(const Routing& routing, int expert, int n) {
-    u32 tokens = routing.tokens[expert];
-    for (int i = 0; i < n; ++i) tokens &= tokens - 1;
-    if (tokens == 0) return -1;
-    int token = __ffs(tokens) - 1;
-    return token * CHOSEN + routing.choice[expert][token];
+    for (int pair = threadIdx.x; pair < num_pairs; pair += num_threads) {
+        int expert = routing.expert_of[pair];
+        if (expert == NUM_EXPERTS) continue;
+        u32 earlier = routing.tokens[expert] & ((1u << (pair / CHOSEN)) - 1);
+        routing.pairs[routing.start[expert] + __popc(earlier)] = (u8)pair;
+    }
+    __syncthreads();
 }
 
 struct Matrices {
@@ -106,15 +138,41 @@ __device__ __forceinline__ Source source_at(const Matrices& of, u64 tile, u64 ro
             (const u32*)of.row_scales + 2 * row_tile};
 }
 
-// What the items of a launch are: num_dense of the dense MLP, then those of the experts.
 struct Work {
     Matrices experts, dense;
-    int num_row_tiles;           // of one expert
-    int num_dense, dense_row_tiles, num_tokens;
+    int num_row_tiles;           // of one unit
+    int num_tokens;
 };
 
-__device__ __forceinline__ bool is_dense(const Work& work, int item) {
-    return DENSE > 0 && item < work.num_dense;
+// An item: a row tile of a unit. Units are the DENSE parts of the dense MLP, then the distinct
+// experts. Places advance without a division.
+struct Place {
+    int unit, tile;
+};
+
+__device__ __forceinline__ Place place_of(int item, int num_row_tiles) {
+    return {item / num_row_tiles, item % num_row_tiles};
+}
+
+__device__ __forceinline__ Place advanced(Place place, const Place& step, int num_row_tiles) {
+    place.unit += step.unit;
+    place.tile += step.tile;
+    if (place.tile >= num_row_tiles) {
+        place.tile -= num_row_tiles;
+        ++place.unit;
+    }
+    return place;
+}
+
+// Rows that a unit has, and the n-th one's token or pair; -1 past the last.
+__device__ __forceinline__ int num_rows(const Work& work, const Routing& routing, int unit) {
+    if (unit < DENSE) return work.num_tokens;
+    return routing.first[unit - DENSE + 1] - routing.first[unit - DENSE];
+}
+
+__device__ __forceinline__ int row_of(const Work& work, const Routing& routing, int unit, int n) {
+    if (n >= num_rows(work, routing, unit)) return -1;
+    return unit < DENSE ? n : routing.pairs[routing.first[unit - DENSE] + n];
 }
 
 #endif
@@ -127,12 +185,12 @@ __device__ __forceinline__ bool in_matrix(int column_tile) {
     return K_WARPS * WARP_TILES == COLUMN_TILES || column_tile < COLUMN_TILES;
 }
 
-__device__ __forceinline__ Source source_of(const Work& work, const Routing& routing, int item) {
-    if (is_dense(work, item)) return source_at(work.dense, (u64)item * COLUMN_TILES, item);
-    item -= work.num_dense;
-    u64 row_tile = (u64)routing.hit[item / work.num_row_tiles] * work.num_row_tiles
-                   + item % work.num_row_tiles;
-    return source_at(work.experts, row_tile * COLUMN_TILES, row_tile);
+__device__ __forceinline__ Source source_of(const Work& work, const Routing& routing,
+                                            const Place& at) {
+    const bool dense = at.unit < DENSE;
+    const u32 matrix = dense ? at.unit : routing.hit[at.unit - DENSE];
+    const u32 row_tile = matrix * work.num_row_tiles + at.tile;
+    return source_at(dense ? work.dense : work.experts, row_tile * COLUMN_TILES, row_tile);
 }
 
 // One row tile for the up to 8 * NB rows at `rows`; leaves w with the first tiles of `next`.
@@ -159,10 +217,11 @@ __device__ __forceinline__ void multiply_item(float (&partial)[BLOCKS][PARTIAL_S
             if (ahead < WARP_TILES && in_matrix(first_tile + ahead))
                 load_activation_tile<NB>(x_tile[i % AHEAD], rows, t, first_tile + ahead, COLUMNS);
             bool same_row = tile + PREFETCH < WARP_TILES;
-            const Source& from = same_row ? now : next;
+            const uint4* codes = same_row ? now.codes : next.codes;
+            const u32* scales = same_row ? now.scales : next.scales;
             int column_tile = first_tile + (same_row ? tile + PREFETCH : i);
             if ((same_row || has_next) && in_matrix(column_tile))
-                w[i] = load_tile(from.codes, from.scales, column_tile, lane, policy);
+                w[i] = load_tile(codes, scales, column_tile, lane, policy);
         }
     }
 #pragma unroll
@@ -172,20 +231,17 @@ __device__ __forceinline__ void multiply_item(float (&partial)[BLOCKS][PARTIAL_S
             partial[m][j * (WARP + 1) + lane] = acc[0][m][j] + acc[1][m][j];
 }
 
-// The rows of an item that this lane reads: of the tokens, or of an expert's.
+// The rows of a unit that this lane reads.
 template <int NB>
 __device__ __forceinline__ void find_rows(const u16* (&rows)[NB], const u16* x, const u16* dense_x,
-                                          const Work& work, const Routing& routing, int expert,
+                                          const Work& work, const Routing& routing, int unit,
                                           int lane) {
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
-        int n = 8 * m + (lane >> 2), offset = 8 * (lane & 3);
-        if (expert < 0) {
-            rows[m] = n < work.num_tokens ? dense_x + (u64)n * COLUMNS + offset : 0;
-        } else {
-            int pair = pair_of(routing, expert, n);
-            rows[m] = pair < 0 ? 0 : x + (u64)(pair / CHOSEN) * COLUMNS + offset;
-        }
+        const int row = row_of(work, routing, unit, 8 * m + (lane >> 2));
+        const u16* from = unit < DENSE ? dense_x : x;
+        const u32 token = unit < DENSE ? row : row / CHOSEN;
+        rows[m] = row < 0 ? 0 : from + token * COLUMNS + 8 * (lane & 3);
     }
 }
 
@@ -194,22 +250,22 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
                   const u16* dense_x, const int* expert_ids, const uint4* __restrict__ codes,
                   const u32* __restrict__ scales, const float* __restrict__ row_scales,
                   const uint4* __restrict__ dense_codes, const u32* __restrict__ dense_scales,
-                  const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles,
-                  int dense_row_tiles) {
+                  const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles) {
     // of two items: while some threads finish one, others begin the next
     __shared__ float partial[2][K_WARPS][BLOCKS][PARTIAL_SIZE];
     __shared__ float tile_scales[2][2];
     __shared__ Routing routing;
-    int buffer = 0, item = blockIdx.x;
+    int buffer = 0;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first_tile = warp * WARP_TILES;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
-                       num_row_tiles, DENSE > 0 ? dense_row_tiles : 0, dense_row_tiles,
-                       num_pairs / CHOSEN};
+                       num_row_tiles, num_pairs / CHOSEN};
+    const Place step = place_of(gridDim.x, num_row_tiles);
+    Place at = place_of(blockIdx.x, num_row_tiles);
     u64 policy = streaming_policy();
     Source now = {};
     WeightTile w[PREFETCH];
-    if (is_dense(work, item)) {
-        now = source_of(work, routing, item);
+    if (at.unit < DENSE) {
+        now = source_of(work, routing, at);
 #pragma unroll
         for (int i = 0; i < PREFETCH; ++i)
             if (in_matrix(first_tile + i))
@@ -219,54 +275,52 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     wait_for_previous_kernel();
     allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    const int num_items = work.num_dense + routing.num_hit * num_row_tiles;
-    if (item >= num_items) return;
-    if (!is_dense(work, item)) {
-        now = source_of(work, routing, item);
+    const int num_units = DENSE + routing.num_hit;
+    if (at.unit >= num_units) return;
+    if (at.unit >= DENSE) {
+        now = source_of(work, routing, at);
 #pragma unroll
         for (int i = 0; i < PREFETCH; ++i)
             if (in_matrix(first_tile + i))
                 w[i] = load_tile(now.codes, now.scales, first_tile + i, lane, policy);
     }
-    while (item < num_items) {
-        const bool dense = is_dense(work, item);
-        const int next_item = item + gridDim.x, of_expert = item - work.num_dense;
-        const int expert = dense ? -1 : routing.hit[of_expert / num_row_tiles];
-        const int count = dense ? work.num_tokens : __popc(routing.tokens[expert]);
+    while (at.unit < num_units) {
+        const Place next_at = advanced(at, step, num_row_tiles);
+        const bool has_next = next_at.unit < num_units;
+        const int count = num_rows(work, routing, at.unit);
         Source next = now;
-        if (next_item < num_items) next = source_of(work, routing, next_item);
+        if (has_next) next = source_of(work, routing, next_at);
         u32 own_scale = 0;       // requested here: the end of an item does not wait for memory
         if (threadIdx.x < 2) own_scale = load_weights(now.row_scales + threadIdx.x, policy);
 #if BLOCKS == 2
         if (count > 8) {
             const u16* rows[2];
-            find_rows<2>(rows, x, dense_x, work, routing, expert, lane);
-            multiply_item<2>(partial[buffer][warp], w, rows, now, next, next_item < num_items,
-                             first_tile, lane, policy);
+            find_rows<2>(rows, x, dense_x, work, routing, at.unit, lane);
+            multiply_item<2>(partial[buffer][warp], w, rows, now, next, has_next, first_tile, lane,
+                             policy);
         } else
 #endif
         {
             const u16* rows[1];
-            find_rows<1>(rows, x, dense_x, work, routing, expert, lane);
-            multiply_item<1>(partial[buffer][warp], w, rows, now, next, next_item < num_items,
-                             first_tile, lane, policy);
+            find_rows<1>(rows, x, dense_x, work, routing, at.unit, lane);
+            multiply_item<1>(partial[buffer][warp], w, rows, now, next, has_next, first_tile, lane,
+                             policy);
         }
         if (threadIdx.x < 2) tile_scales[buffer][threadIdx.x] = __uint_as_float(own_scale);
         __syncthreads();
         for (int i = threadIdx.x; i < 8 * count; i += THREADS) {
-            int row = i & 7, n = i >> 3;
+            int row = i & 7, n = i >> 3, number = row_of(work, routing, at.unit, n);
             float gate = summed(partial[buffer], row, n) * tile_scales[buffer][0];
             float up = summed(partial[buffer], row + 8, n) * tile_scales[buffer][1];
             u16 value = to_bf16(gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up));
-            if (dense) {
-                dense_inner[(u64)n * (dense_row_tiles * 8) + item * 8 + row] = value;
-            } else {
-                u64 pair = (u64)pair_of(routing, expert, n);
-                inner[pair * (num_row_tiles * 8) + of_expert % num_row_tiles * 8 + row] = value;
-            }
+            int column = at.tile * 8 + row, width = num_row_tiles * 8;
+            if (at.unit < DENSE)
+                dense_inner[(u32)(number * DENSE + at.unit) * width + column] = value;
+            else
+                inner[(u32)number * width + column] = value;
         }
         buffer ^= 1;             // the next item's barrier comes before this half's next use
-        item = next_item;
+        at = next_at;
         now = next;
     }
 }
@@ -275,14 +329,11 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
 
 #define THREADS (WARPS * WARP)
 
-__device__ __forceinline__ Source source_of(const Work& work, const Routing& routing, int item) {
-    if (is_dense(work, item)) {
-        int part = item / work.dense_row_tiles, row_tile = item % work.dense_row_tiles;
-        return source_at(work.dense, ((u64)row_tile * DENSE + part) * COLUMN_TILES, row_tile);
-    }
-    item -= work.num_dense;
-    u64 row_tile = (u64)routing.hit[item / work.num_row_tiles] * work.num_row_tiles
-                   + item % work.num_row_tiles;
+__device__ __forceinline__ Source source_of(const Work& work, const Routing& routing,
+                                            const Place& at) {
+    if (at.unit < DENSE)
+        return source_at(work.dense, (u32)(at.tile * DENSE + at.unit) * COLUMN_TILES, at.tile);
+    const u32 row_tile = (u32)routing.hit[at.unit - DENSE] * work.num_row_tiles + at.tile;
     return source_at(work.experts, row_tile * COLUMN_TILES, row_tile);
 }
 
@@ -292,26 +343,17 @@ __device__ __forceinline__ void multiply_item(u16* __restrict__ results,
                                               float* __restrict__ dense_parts,
                                               WeightTile (&w)[PREFETCH], const u16* inner,
                                               const u16* dense_inner, const Work& work,
-                                              const Routing& routing, int item, const Source& now,
-                                              const Source& next, bool has_next, int num_outputs,
-                                              int lane, u64 policy) {
-    const int g = lane >> 2, t = lane & 3;
-    const bool dense = is_dense(work, item);
-    const int row_tiles = dense ? work.dense_row_tiles : work.num_row_tiles;
-    const int number = dense ? item : item - work.num_dense;
-    const int part = number / row_tiles, first_row = number % row_tiles * TILE_ROWS;
-    const int expert = dense ? 0 : routing.hit[part];
+                                              const Routing& routing, const Place& at,
+                                              const Source& now, const Source& next, bool has_next,
+                                              int num_outputs, int lane, u64 policy) {
+    const int g = lane >> 2, t = lane & 3, first_row = at.tile * TILE_ROWS;
+    const bool dense = at.unit < DENSE;
     const u16* rows[NB];
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
-        if (dense) {
-            const int n = 8 * m + g;
-            rows[m] = n < work.num_tokens
-                ? dense_inner + ((u64)n * DENSE + part) * COLUMNS + 8 * t : 0;
-        } else {
-            int pair = pair_of(routing, expert, 8 * m + g);
-            rows[m] = pair < 0 ? 0 : inner + (u64)pair * COLUMNS + 8 * t;
-        }
+        const int number = row_of(work, routing, at.unit, 8 * m + g);
+        const u32 place = dense ? number * DENSE + at.unit : number;
+        rows[m] = number < 0 ? 0 : (dense ? dense_inner : inner) + place * COLUMNS + 8 * t;
     }
     u32 scale[2];                // requested here: the end of an item does not wait for memory
 #pragma unroll
@@ -331,9 +373,10 @@ __device__ __forceinline__ void multiply_item(u16* __restrict__ results,
             if (tile + AHEAD < COLUMN_TILES)
                 load_activation_tile<NB>(x_tile[i % AHEAD], rows, t, tile + AHEAD, COLUMNS);
             bool same_row = tile + PREFETCH < COLUMN_TILES;
-            const Source& from = same_row ? now : next;
+            const uint4* codes = same_row ? now.codes : next.codes;
+            const u32* scales = same_row ? now.scales : next.scales;
             if (same_row || has_next)
-                w[i] = load_tile(from.codes, from.scales, same_row ? tile + PREFETCH : i, lane,
+                w[i] = load_tile(codes, scales, same_row ? tile + PREFETCH : i, lane,
                                  policy);
         }
     }
@@ -341,19 +384,17 @@ __device__ __forceinline__ void multiply_item(u16* __restrict__ results,
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
         for (int parity = 0; parity < 2; ++parity) {
-            const int n = 8 * m + 2 * t + parity;
-            const int pair = dense ? n < work.num_tokens ? n : -1 : pair_of(routing, expert, n);
-            if (pair < 0) continue;
+            const int number = row_of(work, routing, at.unit, 8 * m + 2 * t + parity);
+            if (number < 0) continue;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 int row = first_row + g + 8 * half, j = 2 * half + parity;
                 float value = (acc[0][m][j] + acc[1][m][j]) * __uint_as_float(scale[half]);
                 if (row >= num_outputs) continue;
-                if (dense) {
-                    dense_parts[((u64)n * DENSE + part) * num_outputs + row] = value;
-                } else {
-                    results[(u64)pair * num_outputs + row] = to_bf16(value);
-                }
+                if (dense)
+                    dense_parts[(u32)(number * DENSE + at.unit) * num_outputs + row] = value;
+                else
+                    results[(u32)number * num_outputs + row] = to_bf16(value);
             }
         }
     }
@@ -365,41 +406,40 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
                const u32* __restrict__ scales, const float* __restrict__ row_scales,
                const uint4* __restrict__ dense_codes, const u32* __restrict__ dense_scales,
                const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles,
-               int dense_row_tiles, int num_outputs) {
+               int num_outputs) {
     __shared__ Routing routing;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, stride = gridDim.x * WARPS;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
-                       num_row_tiles, DENSE * dense_row_tiles, dense_row_tiles,
-                       num_pairs / CHOSEN};
+                       num_row_tiles, num_pairs / CHOSEN};
     // neighbouring items go to different multiprocessors, so that few items use all of them
-    int item = warp * gridDim.x + blockIdx.x;
+    const Place step = place_of(gridDim.x * WARPS, num_row_tiles);
+    Place at = place_of(warp * gridDim.x + blockIdx.x, num_row_tiles);
     allow_next_kernel();
     u64 policy = streaming_policy();
     // gate_up let this launch begin after its own wait: the routing is complete, inner is not
     clear_routing(routing, THREADS);
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    const int num_items = work.num_dense + routing.num_hit * num_row_tiles;
-    if (item >= num_items) return;
-    Source now = source_of(work, routing, item);
+    const int num_units = DENSE + routing.num_hit;
+    if (at.unit >= num_units) return;
+    Source now = source_of(work, routing, at);
     WeightTile w[PREFETCH];
 #pragma unroll
     for (int i = 0; i < PREFETCH; ++i) w[i] = load_tile(now.codes, now.scales, i, lane, policy);
     wait_for_previous_kernel();
-    while (item < num_items) {
-        const int next_item = item + stride;
+    while (at.unit < num_units) {
+        const Place next_at = advanced(at, step, num_row_tiles);
+        const bool has_next = next_at.unit < num_units;
         Source next = now;
-        if (next_item < num_items) next = source_of(work, routing, next_item);
+        if (has_next) next = source_of(work, routing, next_at);
 #if BLOCKS == 2
-        const int count = is_dense(work, item) ? work.num_tokens
-            : __popc(routing.tokens[routing.hit[(item - work.num_dense) / num_row_tiles]]);
-        if (count > 8)
-            multiply_item<2>(results, dense_parts, w, inner, dense_inner, work, routing, item, now,
-                             next, next_item < num_items, num_outputs, lane, policy);
+        if (num_rows(work, routing, at.unit) > 8)
+            multiply_item<2>(results, dense_parts, w, inner, dense_inner, work, routing, at, now,
+                             next, has_next, num_outputs, lane, policy);
         else
 #endif
-        multiply_item<1>(results, dense_parts, w, inner, dense_inner, work, routing, item, now,
-                         next, next_item < num_items, num_outputs, lane, policy);
-        item = next_item;
+        multiply_item<1>(results, dense_parts, w, inner, dense_inner, work, routing, at, now, next,
+                         has_next, num_outputs, lane, policy);
+        at = next_at;
         now = next;
     }
 }

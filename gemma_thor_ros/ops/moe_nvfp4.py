@@ -95,9 +95,11 @@ def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragment
     assert weight.interleaved
     sizes = check('moe_nvfp4_gate_up', {'I': weight.num_outputs, 'H': weight.columns},
                   inner=inner, x=x, expert_ids=expert_ids)
-    given = dense or DenseGateUp(inner, x, weight)       # not looked at without dense
+    given, parts = dense or DenseGateUp(inner, x, weight), 0     # not looked at without dense
     if dense:
         assert sizes['T'] <= MAX_TOKENS and dense.weight.interleaved, sizes
+        parts = dense_parts(dense.weight.num_outputs, weight.num_outputs)
+        assert parts, (dense.weight.num_outputs, weight.num_outputs)
         check('gemm_nvfp4', {'N': dense.weight.num_outputs, 'M': weight.columns, 'T': sizes['T']},
               out=dense.inner, x=dense.x)
     for start in range(0, sizes['T'], MAX_TOKENS):
@@ -105,15 +107,15 @@ def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragment
         num_tokens = rows.stop - start
         kernel = device.compiled(gate_up_spec(weight.columns, num_tokens, sizes['K'],
                                               weight.num_experts, device.has_e2m1_conversion(),
-                                              int(dense is not None)))
-        tiles, dense_tiles = weight.num_row_tiles, given.weight.num_row_tiles
+                                              parts))
+        tiles = weight.num_row_tiles
         constants = dict(kernel.spec.defines)
         items = _most_experts(num_tokens, sizes['K'], weight) * tiles
-        items += dense_tiles if dense else 0
+        items += parts * tiles
         device.launch(kernel, (min(items, _fill(constants)),), constants['K_WARPS'] * 32,
                       (inner[rows], given.inner, x[rows], given.x, expert_ids[rows],
-                       *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles,
-                       dense_tiles), stream)
+                       *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles),
+                      stream)
 
 
 def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragments,
@@ -140,13 +142,12 @@ def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragm
             weight.columns, num_tokens, sizes['K'], weight.num_experts,
             device.has_e2m1_conversion(), parts))
         tiles, constants = weight.num_row_tiles, dict(kernel.spec.defines)
-        dense_tiles = given.weight.num_row_tiles
         warps = constants['WARPS']
-        items = _most_experts(num_tokens, sizes['K'], weight) * tiles + parts * dense_tiles
+        items = _most_experts(num_tokens, sizes['K'], weight) * tiles + parts * tiles
         device.launch(kernel, (min(-(-items // warps), _fill(constants)),), warps * 32,
                       (results[rows], given.parts, inner[rows], given.inner, expert_ids[rows],
                        *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles,
-                       dense_tiles, weight.num_outputs), stream)
+                       weight.num_outputs), stream)
 
 
 def moe_nvfp4_combine(out: Any, results: Any, expert_ids: Any, expert_weights: Any,
@@ -177,7 +178,10 @@ def _most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> i
 
 def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int,
                  hardware: bool, dense: int = 0, **override: int) -> KernelSpec:
-    """What is compiled for gate-up; the cut of the columns depends on H alone. dense: 0 or 1."""
+    """What is compiled for gate-up; the cut of the columns depends on H alone.
+
+    dense: parts of the dense MLP that the launch does too.
+    """
     warps, tiles = cut(columns)
     prefetch = min(tiles, 4 if num_tokens <= 8 else 3)
     # the conversion of sm_100 and up leaves no registers for a second block of 16 rows
