@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KNOWN_MB = 32.0
+KNOWN_LOST = 2
 REPORTS = sorted((ROOT / 'bench' / 'reports').glob('robot_soak-*.json'))
 
 
@@ -27,11 +27,10 @@ def test_the_kept_report_is_of_these_sources(monkeypatch: pytest.MonkeyPatch) ->
     """After a change of goals or stops: `make soak`, and commit its report."""
     assert not stale(REPORTS[-1], ROOT, monkeypatch)
     (record,) = json.loads(REPORTS[-1].read_text())
-    # One problem is known and open: the node's memory (bench/LOG.md). It may not get worse.
-    growth = [float(problem.split()[-2]) for problem in record['problems']
-              if problem.startswith('llm_node grew by ')]
-    assert len(growth) == len(record['problems']) and all(mb <= KNOWN_MB for mb in growth), record
-    assert record['context']['requests'] > 5000
+    # Known and open: a race of rclpy's action client loses an answer (bench/LOG.md).
+    lost = [problem for problem in record['problems'] if problem.endswith('had no end')]
+    assert lost == record['problems'] and len(lost) <= KNOWN_LOST, record['problems']
+    assert record['context']['seconds'] >= 3000.0 and record['context']['requests'] > 10_000
 
 
 def test_a_changed_line_makes_the_report_stale(
