@@ -281,6 +281,11 @@ def experts(bench: Bench) -> None:
     gate_up = fragment_order.to_fragments([gate, up], interleaved=True, stream=stream)
     down = fragment_order.to_fragments([cases.random_weight(
         cp, (num_experts, hidden, inner_size), 3, (0x28, 0x48), 0.01)], stream=stream)
+    dense_gate_up = fragment_order.to_fragments(
+        [cases.random_weight(cp, (3 * inner_size, hidden), seed, (0x28, 0x48), 0.01)
+         for seed in (4, 5)], interleaved=True, stream=stream)
+    dense_down = fragment_order.to_fragments([cases.random_weight(
+        cp, (hidden, 3 * inner_size), 6, (0x28, 0x48), 0.01)], stream=stream)
     for rows, distinct in ROUTED:
         routes = [cases.routing(cp, rows, num_experts, cases.CHOSEN, distinct, 0)]
         for turn in range(1, 16):        # other experts at every launch
@@ -306,6 +311,20 @@ def experts(bench: Bench) -> None:
                               lambda i, inner=inner, results=results, routes=routes:
                               moe_nvfp4.moe_nvfp4_down(results, inner, routes[i % 16][0], down,
                                                        stream), 96, **context, **variant)
+        if rows in (1, 16):
+            dense_bytes = 9 * 3 * hidden * inner_size // 16
+            wide = cases.random_rows(cp, (rows, 3 * inner_size), 7)
+            first = moe_nvfp4.DenseGateUp(wide, x, dense_gate_up)
+            second = moe_nvfp4.DenseDown(cases.poisoned(cp, (rows, 3, hidden), 'f32'), wide,
+                                         dense_down)
+            bench.measure('moe_gate_up', 2 * weight_bytes + 2 * dense_bytes,
+                          lambda i, x=x, inner=inner, routes=routes, first=first:
+                          moe_nvfp4.moe_nvfp4_gate_up(inner, x, routes[i % 16][0], gate_up, stream,
+                                                      first), 96, **context, dense=True)
+            bench.measure('moe_down', weight_bytes + dense_bytes,
+                          lambda i, inner=inner, results=results, routes=routes, second=second:
+                          moe_nvfp4.moe_nvfp4_down(results, inner, routes[i % 16][0], down, stream,
+                                                   second), 96, **context, dense=True)
         bench.measure('moe_combine', pairs * hidden * 2 + rows * hidden * 4,
                       lambda i, out=out, results=results, routes=routes:
                       moe_nvfp4.moe_nvfp4_combine(out, results, *routes[i % 16], stream), 96,
