@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from gemma_thor_ros.cli.talk import ChatError, error_text, reason
+from gemma_thor_ros.cli.talk import ChatError, base_url, error_text, reason
 from gemma_thor_ros.schema import ConfigError
 
 WORDS = ('robot', 'dock', 'wall', 'battery', 'camera', 'door', 'wheel', 'lidar', 'floor', 'hall')
@@ -121,11 +121,10 @@ class Level:
 async def _sweep(
     options: argparse.Namespace, levels: Sequence[int], headers: dict[str, str], console: Console
 ) -> tuple[str, list[Level]]:
-    base_url = options.url.rstrip('/') + '/'
     limits = httpx.Limits(max_connections=max(levels), max_keepalive_connections=max(levels))
     timeout = httpx.Timeout(options.timeout, connect=10.0)
     async with httpx.AsyncClient(
-        base_url=base_url, headers=headers, timeout=timeout, limits=limits
+        base_url=base_url(options.url), headers=headers, timeout=timeout, limits=limits
     ) as http:
         model = options.model or await _first_model(http)
         counts = [options.requests or 3 * level for level in levels]

@@ -22,6 +22,7 @@ from gemma_thor_ros.cli.talk import (
     Conversation,
     Message,
     Piece,
+    base_url,
     image_part,
     reason,
     with_images,
@@ -77,8 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.api_key_file:
         headers['Authorization'] = f'Bearer {_read(options.api_key_file, "--api-key-file")}'
     limits = httpx.Timeout(options.timeout, connect=5.0)
-    base_url = options.url.rstrip('/') + '/'
-    with httpx.Client(base_url=base_url, headers=headers, timeout=limits) as http:
+    with httpx.Client(base_url=base_url(options.url), headers=headers, timeout=limits) as http:
         talk = Conversation(http, options.model, options.system)
         talk.thinking = True if options.think else None
         for name in ('temperature', 'max_tokens', 'seed'):

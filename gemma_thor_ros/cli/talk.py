@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -203,6 +204,11 @@ def error_text(response: httpx.Response) -> str:
         return str(response.json()['error']['message'])
     except (ValueError, KeyError, TypeError):
         return f'status {response.status_code}: {response.text[:200]}'
+
+
+def base_url(url: str) -> str:
+    """Return the URL that paths are appended to: /v1 where only a server is named."""
+    return (url if urlsplit(url).path.strip('/') else f'{url.rstrip("/")}/v1').rstrip('/') + '/'
 
 
 def reason(error: Exception) -> str:

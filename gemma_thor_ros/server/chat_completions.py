@@ -42,6 +42,7 @@ from gemma_thor_ros.server.words import (
     finish_reason,
     finite,
     invalid,
+    logprobs_of,
     priority_of,
     quote,
     sampling_of,
@@ -66,6 +67,11 @@ def to_chat_requests(
     """
     if body.functions or body.function_call:
         raise unsupported('functions are served as tools only', 'functions')
+    if set(body.modalities or ()) - {'text'}:
+        raise unsupported('modalities other than text are not served', 'modalities')
+    for name in ('audio', 'web_search_options'):
+        if getattr(body, name) is not None:
+            raise unsupported(f'{name} is not served', name)
     n = check_count(body.n, 1, max_choices)
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         raise invalid(
@@ -78,7 +84,7 @@ def to_chat_requests(
     sampling = sampling_of(body)
     sampling['max_tokens'] = body.max_completion_tokens or body.max_tokens
     if body.logprobs:
-        sampling['logprobs'] = body.top_logprobs or 0
+        sampling['logprobs'] = logprobs_of(body.top_logprobs, 'top_logprobs')
     elif body.top_logprobs:
         raise invalid('top_logprobs needs logprobs: true', 'top_logprobs')
     request = ChatRequest(
@@ -119,6 +125,7 @@ class ChatForm:
         self._n = body.n or 1
         self._logprobs = LogprobText(chat) if body.logprobs else None
         self._gathered: list[list[TokenLogprob]] = [[] for _ in range(self._n)]
+        self._held: list[list[ToolCallDelta]] = [[] for _ in range(self._n)]
         self._include_usage = wants_usage(body.stream_options)
         self._head = chunk_head('chat.completion.chunk', request_id, self._created, model)
         # With usage asked for, OpenAI sends it as null in all chunks but the last.
@@ -129,7 +136,8 @@ class ChatForm:
         return ''.join(self._chunk(choice, first) for choice in range(self._n))
 
     def delta(self, choice: int, delta: ChatDelta) -> str:
-        if delta.text and self._logprobs is None and not (delta.reasoning or delta.tool_calls):
+        calls = _merged(self._held[choice], delta.tool_calls)
+        if delta.text and self._logprobs is None and not (delta.reasoning or calls):
             # Nearly all deltas; written by hand, since each costs the event loop its time.
             return (
                 f'{self._head}[{{"index":{choice},"delta":{{"content":{quote(delta.text)}}},'
@@ -140,20 +148,27 @@ class ChatForm:
             fields['reasoning_content'] = delta.reasoning
         if delta.text:
             fields['content'] = delta.text
-        if delta.tool_calls:
-            fields['tool_calls'] = [_call_delta(piece) for piece in delta.tool_calls]
+        if calls:
+            # OpenAI's chunks speak of one call each, once, and some clients (LlamaIndex) read no
+            # more than that: what a step says of the next call goes with the next chunk.
+            fields['tool_calls'] = [_call_delta(calls[0])]
+            self._held[choice] = calls[1:]
         if self._logprobs is not None and delta.logprobs:
             return self._chunk(choice, fields, logprobs=self._logprobs.of(delta.logprobs))
         return self._chunk(choice, fields) if fields else ''
 
     def finished(self, choice: int, result: ChatResult) -> str:
+        held = ''.join(
+            self._chunk(choice, {'tool_calls': [_call_delta(piece)]})
+            for piece in self._held[choice]
+        )
         # Whether a call was mended shows at its end, when its pieces have gone out long ago.
         mended = [
             {'index': index, 'function': {'arguments': ''}, 'repaired': True}
             for index, call in enumerate(result.tool_calls)
             if call.repaired
         ]
-        return self._chunk(
+        return held + self._chunk(
             choice, {'tool_calls': mended} if mended else {}, finish_reason(result)
         )
 
@@ -230,6 +245,20 @@ class LogprobText:
             'logprob': finite(logprob),
             'bytes': list(raw) or None,
         }
+
+
+def _merged(
+    held: Sequence[ToolCallDelta], new: Sequence[ToolCallDelta]
+) -> list[ToolCallDelta]:
+    """Return what is known of each call, once."""
+    merged: list[ToolCallDelta] = []
+    for piece in (*held, *new):
+        if merged and merged[-1].index == piece.index:
+            joined = merged[-1].arguments + piece.arguments
+            merged[-1] = dataclasses.replace(merged[-1], arguments=joined)
+        else:
+            merged.append(piece)
+    return merged
 
 
 def _call_delta(piece: ToolCallDelta) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from gemma_thor_ros.server.words import (
     finish_reason,
     finite,
     invalid,
+    logprobs_of,
     priority_of,
     sampling_of,
     stop_of,
@@ -84,9 +85,7 @@ def to_chat_requests(
     sampling = sampling_of(body)
     sampling['max_tokens'] = body.max_tokens
     if body.logprobs is not None:
-        if body.logprobs < 0:
-            raise invalid(f'logprobs is {body.logprobs}, allowed are 0 to 20', 'logprobs')
-        sampling['logprobs'] = body.logprobs
+        sampling['logprobs'] = logprobs_of(body.logprobs, 'logprobs')
     request = ChatRequest(
         messages=(),
         sampling=sampling,

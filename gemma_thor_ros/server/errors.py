@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -36,6 +37,7 @@ _TABLE: dict[ErrorCode, tuple[int, str, str]] = {
 
 # What these say may hold a checkpoint's path; the others speak of the request.
 _OF_THE_MACHINE = (ErrorCode.NOT_READY, ErrorCode.MEMORY, ErrorCode.ENGINE, ErrorCode.DEVICE)
+_TYPE = re.compile(r'(str|int|float|bool|list|dict)(\[.*\])?')
 _FOLDERS = re.compile(r'(?<![\w/:.])~?/(?:[^\s/\'",;:()]+/)+')
 
 
@@ -84,6 +86,11 @@ def plain_error(
     return JSONResponse(body.model_dump(), status)
 
 
+def _field(path: Sequence[int | str]) -> str:
+    """Return a field's name: what pydantic found at fault, without its names of types."""
+    return '.'.join(str(item) for item in path[1:] if not _TYPE.fullmatch(str(item)))
+
+
 def install(app: FastAPI) -> None:
     """Make every error of the app an OpenAI-style body."""
 
@@ -112,14 +119,16 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _validation(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        path = [str(item) for item in first['loc'] if item != 'body']
-        param = '.'.join(path)
+        errors = error.errors()
+        first = errors[0]
+        param = _field(first['loc'])
         if first['type'] == 'json_invalid':
             detail = first.get('ctx', {}).get('error', '')
             return error_response(ErrorCode.INVALID_REQUEST, f'the body is not JSON: {detail}')
+        # A field of several forms has an error for each of them.
+        words = ' or: '.join(dict.fromkeys(e['msg'] for e in errors if _field(e['loc']) == param))
         return error_response(
-            ErrorCode.INVALID_REQUEST, f'{param or "body"}: {first["msg"]}'[:500], param
+            ErrorCode.INVALID_REQUEST, f'{param or "body"}: {words}'[:500], param
         )
 
     @app.exception_handler(HTTPException)

@@ -51,6 +51,11 @@ def text_of(form: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
     if form is None or kind == 'text':
         return {}
     if kind == 'json_object':
+        if form.get('schema') is not None:  # llama.cpp's words for a JSON text of a schema
+            return {
+                'response_schema': form['schema'],
+                'response_schema_at': f'{where}.schema',
+            }
         return {'response_schema': ANY_OBJECT, 'response_schema_at': where}
     if kind != 'json_schema':
         raise unsupported(
@@ -61,6 +66,8 @@ def text_of(form: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
     if not isinstance(form, Mapping):
         raise invalid(f'{where} must be an object', where)
     schema = form.get('schema')
+    if schema is None and 'name' not in form:  # a schema where its wrapper belongs binds nothing
+        raise invalid(f'{where}.schema is missing', f'{where}.schema')
     return {
         'response_schema': ANY_OBJECT if schema is None else schema,
         'response_schema_at': f'{where}.schema',

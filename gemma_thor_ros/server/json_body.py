@@ -36,8 +36,10 @@ def parse_json(body: bytes) -> Any:
         raise
     except RecursionError:
         raise _too_deep() from None
-    except ValueError as error:  # NaN, 1e400, an integer of thousands of digits
-        raise json.JSONDecodeError(str(error)[:200], '', 0) from None
+    except OverflowError as error:  # NaN, 1e400
+        raise json.JSONDecodeError(str(error), '', 0) from None
+    except ValueError:  # of int(): Python speaks of its own settings
+        raise json.JSONDecodeError('an integer has too many digits', '', 0) from None
     if body.count(b'[') + body.count(b'{') > MAX_DEPTH:
         _check_depth(value)
     if _SURROGATE.search(body):
@@ -80,11 +82,11 @@ def _too_deep() -> json.JSONDecodeError:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f'{name} is no JSON number')
+    raise OverflowError(f'{name} is no JSON number')
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f'{text[:20]} is too large')
+        raise OverflowError(f'{text[:20]} is too large')
     return value

@@ -31,7 +31,18 @@ class ChatTemplateKwargs(BaseModel):
     enable_thinking: bool | None = None
 
 
-class ChatCompletionRequest(BaseModel):
+class OtherGuides(BaseModel):
+    """Words of other servers that would bind the answer: refused by name, never ignored."""
+
+    guided_json: Any = Field(default=None, description='not served: response_format is')
+    guided_regex: Any = Field(default=None, description='not served')
+    guided_choice: Any = Field(default=None, description='not served')
+    guided_grammar: Any = Field(default=None, description='not served')
+    structured_outputs: Any = Field(default=None, description='not served')
+    grammar: Any = Field(default=None, description='not served')
+
+
+class ChatCompletionRequest(OtherGuides):
     """Body of POST /v1/chat/completions."""
 
     model_config = ConfigDict(extra='ignore', strict=False)
@@ -69,6 +80,9 @@ class ChatCompletionRequest(BaseModel):
     n: int | None = Field(default=None, description='answers, which differ by their index')
     functions: list[JsonObject] | None = Field(default=None, description='not served: tools are')
     function_call: str | JsonObject | None = Field(default=None, description='not served')
+    modalities: list[str] | None = Field(default=None, description='text alone is served')
+    audio: JsonObject | None = Field(default=None, description='not served')
+    web_search_options: JsonObject | None = Field(default=None, description='not served')
     ignore_eos: bool | None = None
     continue_final_message: bool | None = Field(
         default=None, description='go on with the last message, which is an assistant one'
@@ -169,7 +183,7 @@ class ChatCompletion(BaseModel):
     timings: TimingsOut
 
 
-class CompletionRequest(BaseModel):
+class CompletionRequest(OtherGuides):
     """Body of POST /v1/completions: a prompt without a template."""
 
     model_config = ConfigDict(extra='ignore')

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gemma_thor_ros.server.openai_types import (
     ChatTemplateKwargs,
     JsonObject,
+    OtherGuides,
     PriorityName,
     TimingsOut,
 )
@@ -34,7 +35,7 @@ class TextOptions(BaseModel):
     verbosity: str | None = None
 
 
-class ResponseRequest(BaseModel):
+class ResponseRequest(OtherGuides):
     """Body of POST /v1/responses."""
 
     model_config = ConfigDict(extra='ignore')

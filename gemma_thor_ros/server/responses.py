@@ -47,6 +47,7 @@ from gemma_thor_ros.server.words import (
     deadline_of,
     dumps,
     finite,
+    logprobs_of,
     priority_of,
     sampling_of,
     stop_of,
@@ -73,7 +74,7 @@ def to_chat_request(
     sampling = sampling_of(body)
     sampling['max_tokens'] = body.max_output_tokens
     if body.top_logprobs or _WITH_LOGPROBS in (body.include or ()):
-        sampling['logprobs'] = body.top_logprobs or 0
+        sampling['logprobs'] = logprobs_of(body.top_logprobs, 'top_logprobs')
     effort = body.reasoning.effort if body.reasoning else None
     first = [{'role': 'system', 'content': body.instructions}] if body.instructions else []
     return ChatRequest(

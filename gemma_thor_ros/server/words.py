@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gemma_thor_ros.chat import MAX_REQUEST_ID, Chat
+from gemma_thor_ros.engine.admission import MAX_LOGPROBS
 from gemma_thor_ros.schema import (
     ChatResult,
     ErrorCode,
@@ -25,6 +26,7 @@ from gemma_thor_ros.server.errors import error_body
 from gemma_thor_ros.server.openai_types import (
     ChatTemplateKwargs,
     CompletionTokensDetails,
+    OtherGuides,
     PromptTokensDetails,
     StreamOptions,
     TimingsOut,
@@ -45,7 +47,7 @@ _SAMPLING = (
     'ignore_eos',
     'logit_bias',
 )
-_EFFORTS = ('none', 'minimal', 'low', 'medium', 'high', 'xhigh')
+_EFFORTS = ('none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max')
 _LOWEST = -9999.0  # stands for a probability of zero, which JSON can't write as a logarithm
 
 
@@ -59,12 +61,29 @@ def unsupported(message: str, param: str) -> RequestError:
     return RequestError(ErrorCode.UNSUPPORTED, message, param)
 
 
-def sampling_of(body: Any) -> dict[str, Any]:
-    """Return the sampling settings that a body brings; absent ones are None."""
+def sampling_of(body: OtherGuides) -> dict[str, Any]:
+    """Return the sampling settings that a body brings; absent ones are None.
+
+    Raises:
+        RequestError: it would guide the answer in words that are not served.
+    """
+    for name in OtherGuides.model_fields:
+        if getattr(body, name) is not None:
+            raise unsupported(
+                f'{name} is not served; response_format and tool_choice guide an answer', name
+            )
     sampling = {name: getattr(body, name, None) for name in _SAMPLING}
-    if getattr(body, 'stop_token_ids', None):
-        sampling['stop_ids'] = body.stop_token_ids
+    if stop_ids := getattr(body, 'stop_token_ids', None):
+        sampling['stop_ids'] = stop_ids
     return sampling
+
+
+def logprobs_of(alternatives: int | None, param: str) -> int:
+    """Return how many alternatives a token is given with, where log probabilities are wanted."""
+    count = alternatives or 0
+    if not 0 <= count <= MAX_LOGPROBS:
+        raise invalid(f'{param} is {count}, allowed are 0 to {MAX_LOGPROBS}', param)
+    return count
 
 
 def stop_of(stop: str | list[str] | None) -> tuple[str, ...]:

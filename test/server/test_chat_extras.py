@@ -8,15 +8,26 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from gemma_thor_ros.chat import Chat
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.load import Runtime
-from gemma_thor_ros.schema import ConfigError
+from gemma_thor_ros.schema import (
+    ChatDelta,
+    ChatResult,
+    ConfigError,
+    FinishReason,
+    Timings,
+    ToolCallDelta,
+    Usage,
+)
+from gemma_thor_ros.server.chat_completions import ChatForm
 from gemma_thor_ros.server.errors import without_folders
+from gemma_thor_ros.server.openai_types import ChatCompletionRequest
 from gemma_thor_ros.server.run import Sidecar
 
 from .conftest import HTTP, Server, StartServer, wait_until
@@ -108,6 +119,65 @@ def test_at_most_one_event_a_step(start_server: StartServer) -> None:
     steps = server.runtime.require_chat().stats().steps - steps
     # Besides the steps: the role, the end, the usage and [DONE].
     assert len(events) - 4 <= steps
+
+
+def test_a_chunk_speaks_of_one_call_once() -> None:
+    """Some clients read the first entry of a chunk's calls and no other, even where a step of
+    drafted tokens ends a call and begins the next one.
+    """
+    form = ChatForm('id', 'm', ChatCompletionRequest(messages=USER, n=2), cast(Chat, None))
+    steps = [(ToolCallDelta(0, 'a', 'go'), ToolCallDelta(0, arguments='{"x": '),
+              ToolCallDelta(0, arguments='1')),
+             (ToolCallDelta(0, arguments='}'), ToolCallDelta(1, 'b', 'stop'),
+              ToolCallDelta(1, arguments='{'), ToolCallDelta(1, arguments='}'),
+              ToolCallDelta(2, 'c', 'say'), ToolCallDelta(2, arguments='{}'))]
+    result = ChatResult('id', '', '', (), FinishReason.TOOL_CALLS, Usage(), Timings())
+    written = [form.delta(1, ChatDelta(n, tool_calls=calls)) for n, calls in enumerate(steps)]
+    written.append(form.finished(1, result))
+    assert form.finished(0, result).count('data:') == 1        # nothing of the other choice
+    read: dict[int, list[str]] = {}
+    for event in ''.join(written).split('\n\n')[:-1]:
+        choice = json.loads(event[6:])['choices'][0]
+        for call in choice['delta'].get('tool_calls', [])[:1]:
+            name, arguments = read.setdefault(call['index'], [call['function'].get('name'), ''])
+            read[call['index']] = [name, arguments + call['function']['arguments']]
+    assert choice['finish_reason'] == 'tool_calls'
+    assert read == {0: ['go', '{"x": 1}'], 1: ['stop', '{}'], 2: ['say', '{}']}
+    assert [text.count('data:') for text in written] == [1, 1, 3]
+
+
+@pytest.mark.parametrize(('path', 'extra', 'param'), [
+    (PATH, {'modalities': ['text', 'audio']}, 'modalities'),
+    (PATH, {'audio': {'voice': 'alloy', 'format': 'wav'}}, 'audio'),
+    (PATH, {'web_search_options': {}}, 'web_search_options'),
+    (PATH, {'guided_choice': ['a', 'b']}, 'guided_choice'),
+    ('/v1/completions', {'prompt': 'x', 'grammar': 'root ::= "a"'}, 'grammar'),
+    ('/v1/responses', {'input': 'x', 'structured_outputs': {'regex': 'a'}}, 'structured_outputs'),
+    (PATH, {'logprobs': True, 'top_logprobs': 21}, 'top_logprobs'),
+    (PATH, {'logprobs': True, 'top_logprobs': -1}, 'top_logprobs'),
+    ('/v1/responses', {'input': 'x', 'top_logprobs': -1}, 'top_logprobs'),
+    ('/v1/completions', {'prompt': 'x', 'logprobs': 21}, 'logprobs'),
+    (PATH, {'tool_choice': 5}, 'tool_choice'), (PATH, {'stop': {}}, 'stop'),
+    (PATH, {'stop': [1]}, 'stop'), (PATH, {'logit_bias': {'5': 'x'}}, 'logit_bias.5'),
+    ('/v1/completions', {'prompt': {}}, 'prompt'), ('/v1/responses', {'input': 5}, 'input')])
+def test_what_binds_an_answer_is_never_ignored(plain_server: Server, path: str, extra: Any,
+                                               param: str) -> None:
+    answer = plain_server.post({'messages': USER, **extra}, path)
+    error = answer.json()['error']
+    assert (answer.status_code, error['param']) == (400, param)
+    assert error['message'].startswith((f'{param} ', f'{param}: ', 'modalities other'))
+
+
+def test_text_alone_is_a_modality(plain_server: Server) -> None:
+    assert plain_server.post({'messages': USER, 'modalities': ['text']}).status_code == 200
+
+
+def test_long_numbers_are_refused_in_our_words(plain_server: Server) -> None:
+    raw = b'{"messages": [], "seed": ' + b'9' * 5000 + b'}'
+    answer = HTTP.post(plain_server.url + PATH, content=raw,
+                       headers={'Content-Type': 'application/json'})
+    words = 'the body is not JSON: an integer has too many digits'
+    assert (answer.status_code, answer.json()['error']['message']) == (400, words)
 
 
 def test_first_bytes_and_pings_come_before_the_first_token(start_server: StartServer) -> None:

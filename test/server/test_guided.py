@@ -241,6 +241,12 @@ def test_responses_are_guided_too(start_server: StartServer) -> None:
         assert [item.type for item in answer.output] == ['function_call']
 
 
+def test_json_object_with_a_schema_is_held_to_it(start_server: StartServer) -> None:
+    answer = start_server(PLAN + '<turn|>').post({'messages': USER, 'response_format': {
+        'type': 'json_object', 'schema': {'enum': [[7]]}}}).json()
+    assert json.loads(answer['choices'][0]['message']['content']) == [7]
+
+
 def schema_format(schema: Any) -> Any:
     return {'type': 'json_schema', 'json_schema': {'name': 'n', 'schema': schema}}
 
@@ -253,6 +259,11 @@ NESTED = {'type': 'object', 'properties': {'a/b': {'not': {'type': 'null'}}}}
      'response_format.json_schema.schema: not at /properties/a~1b/not is not supported'),
     ({'response_format': schema_format({'type': 'array', 'uniqueItems': True})}, '/uniqueItems'),
     ({'response_format': schema_format({'type': 'obj'})}, 'is no JSON schema'),
+    ({'response_format': {'type': 'json_schema'}}, 'response_format.schema is missing'),
+    ({'response_format': {'type': 'json_schema', 'json_schema': {'type': 'object'}}},
+     'response_format.json_schema.schema is missing'),
+    ({'response_format': {'type': 'json_object', 'schema': NESTED}},
+     'response_format.schema: not at /properties/a~1b/not'),
     ({'response_format': schema_format(7)}, 'must be a JSON schema object'),
     ({'response_format': schema_format({'$ref': '#/$defs/x'})}, "'#/$defs/x'"),
     ({'response_format': schema_format({'type': 'string', 'pattern': '(?=a)'})}, '/pattern'),
