@@ -8,7 +8,7 @@
         print(chunk.text, end='')
     answer = client.chat('drive to the dock', execute_tools=True)
 
-Imports rclpy and this package's interfaces alone, so that it runs on machines without the engine.
+Imports rclpy, goal_client.py and this package's interfaces alone: it runs without the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any
 
 from action_msgs.msg import GoalStatus
 from builtin_interfaces.msg import Duration
-from rclpy.action.client import ActionClient
 from rclpy.callback_groups import CallbackGroup, ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.executors import SingleThreadedExecutor
@@ -31,6 +30,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.task import Future
 
 from gemma_thor_ros.action import Chat
+from gemma_thor_ros.goal_client import GoalClient
 from gemma_thor_ros.msg import (
     ChatMessage,
     ErrorCode,
@@ -277,7 +277,7 @@ class ChatClient:
         self._gone_since = 0.0
         self._own_executor: SingleThreadedExecutor | None = None
         group = group or ReentrantCallbackGroup()
-        self._action: ActionClient[Any, Any, Any] = ActionClient(
+        self._action = GoalClient(
             node,
             Chat,
             f'{name}/chat',

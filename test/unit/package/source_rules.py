@@ -18,7 +18,8 @@ ENVIRONMENT_READER = f'{PACKAGE}/ops/compile.py'
 # External package -> where it may be imported; a name ending in / stands for a folder.
 ALLOWED_AT = {
     'cupy': (f'{PACKAGE}/ops/',),
-    'rclpy': (f'{PACKAGE}/ros/', f'{PACKAGE}/demo/', f'{PACKAGE}/client.py'),
+    'rclpy': (f'{PACKAGE}/ros/', f'{PACKAGE}/demo/', f'{PACKAGE}/client.py',
+              f'{PACKAGE}/goal_client.py'),
 }
 # Modules whose imports of ours are limited to these.
 OWN_IMPORTS = {
@@ -27,7 +28,9 @@ OWN_IMPORTS = {
     f'{PACKAGE}/resources.py': (),
     f'{PACKAGE}/config.py': (f'{PACKAGE}.schema',),
     # Built alone with -DGEMMA_THOR_INTERFACES_ONLY=ON, beside the interfaces.
-    f'{PACKAGE}/client.py': (f'{PACKAGE}.msg', f'{PACKAGE}.srv', f'{PACKAGE}.action'),
+    f'{PACKAGE}/client.py': (f'{PACKAGE}.msg', f'{PACKAGE}.srv', f'{PACKAGE}.action',
+                             f'{PACKAGE}.goal_client'),
+    f'{PACKAGE}/goal_client.py': (),
 }
 
 

@@ -27,6 +27,7 @@ INTERFACES = {
 MODULES = {
     '__init__.py': '',
     'client.py': 'from gemma_thor_ros.msg import Beat\n',
+    'goal_client.py': '',
     'chat.py': '',
     'text/__init__.py': '',
     'demo/model/config.json': '{}',
@@ -120,7 +121,7 @@ def test_both_builds(setup_py: types.ModuleType, tree: pathlib.Path,
     # The same tree, for the robot's other machines.
     small = tmp_path / 'small'
     package = build(setup_py, tree, small, '-DGEMMA_THOR_INTERFACES_ONLY=ON')
-    assert hand_written(package) == {'__init__.py', 'client.py'}
+    assert hand_written(package) == {'__init__.py', 'client.py', 'goal_client.py'}
     assert (package / 'msg' / '_beat.py').is_file()
     assert not (small / 'lib' / 'gemma_thor_ros').exists() and not (small / 'bin').exists()
     program = ('import json, sys; sys.path.insert(0, sys.argv[1]); import gemma_thor_ros.client;'
