@@ -153,7 +153,7 @@ def test_one_turn_on_pipes(plain_server: Server, start_server: StartServer, pipe
     code, out, _ = piped('hi', '--url', f'{plain_server.url}/v1')
     assert code == 0
     assert out.startswith('x\n')
-    assert piped('hi', '--url', plain_server.url)[1].startswith('x\n')     # /v1 goes without saying
+    assert piped('hi', '--url', plain_server.url)[1].startswith('x\n')  # /v1 goes without saying
     server = start_server(THOUGHT + CALL)
     code, out, _ = piped('level?', '--url', f'{server.url}/v1/', '--json', '--think')
     answer = json.loads(out)
