@@ -213,6 +213,16 @@ def resolve_priority(asked: Priority | None, front_end: str, config: EngineConfi
     return asked
 
 
+# Kinds of parts that hold text, and where: also those of /v1/responses, which agents keep in one
+# history with a chat's, and what another model refused.
+_TEXT_PARTS = {
+    'text': 'text',
+    'input_text': 'text',
+    'output_text': 'text',
+    'refusal': 'refusal',
+}
+
+
 def _check_content(content: Any, where: str, no_images: str | None) -> None:
     if content is None or isinstance(content, (str, Mapping)):
         return
@@ -223,9 +233,10 @@ def _check_content(content: Any, where: str, no_images: str | None) -> None:
         if isinstance(part, str):
             continue
         kind = part.get('type') if isinstance(part, Mapping) else None
-        if kind == 'text':
-            if not isinstance(part.get('text'), str):
-                raise invalid(f'{name}.text must be text', f'{name}.text')
+        if kind in _TEXT_PARTS:
+            field = _TEXT_PARTS[kind]
+            if not isinstance(part.get(field), str):
+                raise invalid(f'{name}.{field} must be text', f'{name}.{field}')
         elif kind in IMAGE_PARTS:
             if no_images is not None:
                 reason = f' ({no_images})' if no_images else ''

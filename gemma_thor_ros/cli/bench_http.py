@@ -253,7 +253,7 @@ def _table(model: str, rows: list[dict[str, Any]]) -> Table:
     table = Table(title=f'{model}: times in ms')
     columns = {
         'at once': 'concurrency',
-        'requests': 'requests',
+        'sent': 'requests',
         'failed': 'failed',
         'first p50': 'ttft_ms_p50',
         'first p99': 'ttft_ms_p99',
@@ -265,5 +265,12 @@ def _table(model: str, rows: list[dict[str, Any]]) -> Table:
     for heading in columns:
         table.add_column(heading, justify='right')
     for row in rows:
-        table.add_row(*('-' if row[name] is None else str(row[name]) for name in columns.values()))
+        table.add_row(*(_shown(row[name]) for name in columns.values()))
     return table
+
+
+def _shown(value: float | None) -> str:
+    """Return a figure short enough for nine of them on a narrow terminal."""
+    if isinstance(value, float):
+        return f'{value:.1f}' if value < 100.0 else f'{value:.0f}'
+    return '-' if value is None else str(value)

@@ -168,6 +168,26 @@ def test_what_binds_an_answer_is_never_ignored(plain_server: Server, path: str, 
     assert error['message'].startswith((f'{param} ', f'{param}: ', 'modalities other'))
 
 
+@pytest.mark.parametrize(('role', 'part', 'status'), [
+    ('assistant', {'type': 'text', 'text': 'No.'}, 200),
+    ('assistant', {'type': 'refusal', 'refusal': 'No.'}, 200),
+    ('assistant', {'type': 'output_text', 'text': 'No.'}, 200),
+    ('assistant', {'type': 'refusal', 'text': 'No.'}, 400),
+    ('user', {'type': 'input_text', 'text': 'No.'}, 200),
+    ('user', {'type': 'input_text', 'text': 5}, 400),
+    ('user', {'type': 'word', 'text': 'No.'}, 400)])
+def test_parts_of_text(plain_server: Server, role: str, part: Any, status: int) -> None:
+    """All kinds of parts say the same to the model."""
+    messages = [*USER, {'role': role, 'content': [part]}, *USER]
+    answer = plain_server.post({'messages': messages})
+    assert answer.status_code == status, answer.text
+    if status == 200:
+        plain = plain_server.post({'messages': [*USER, {'role': role, 'content': 'No.'}, *USER]})
+        assert answer.json()['usage']['prompt_tokens'] == plain.json()['usage']['prompt_tokens']
+    else:
+        assert answer.json()['error']['param'].startswith('messages[1].content[0]')
+
+
 def test_text_alone_is_a_modality(plain_server: Server) -> None:
     assert plain_server.post({'messages': USER, 'modalities': ['text']}).status_code == 200
 

@@ -56,6 +56,7 @@ def test_table_and_failures(start_server: StartServer, bench: Any) -> None:
                          '--max-tokens', '8')
     assert code == 0
     assert 'tok/s' in out
+    assert '…' not in out                        # all of it fits a terminal of 80 columns
 
 
 def test_bad_usage(plain_server: Server, bench: Any) -> None:
