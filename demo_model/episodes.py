@@ -149,7 +149,7 @@ def no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episod
             thought='I can not drive sideways.',
             category='no tool',
         )
-    if tools and drives and draw < 0.15:
+    if tools and drives and draw < 0.11:
         tool = next(tool for tool in tools if tool.intent == 'drive')
         if 'unit' in tool.names:
             number = quantity(rng, ('m',), held).text.rsplit(' ', 1)[0]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gemma_thor_ros.demo.evaluation.cases import load_cases
 from gemma_thor_ros.load import DEMO_FOLDER, Runtime
 from gemma_thor_ros.schema import ChatRequest, ChatResult
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
@@ -79,6 +80,15 @@ def test_commands_by_hand(demo: tuple[Runtime, Tokenizer]) -> None:
     wrong = [(case.messages[-1]['content'], text) for case, text in zip(cases, texts, strict=True)
              if not case.is_right(text)]
     assert len(wrong) <= 2, json.dumps(wrong, indent=1)
+
+
+def test_plain_drives(demo: tuple[Runtime, Tokenizer]) -> None:
+    """What most people say; a model that is good at odd phrasings may fail here."""
+    cases = load_cases()['plain'][:40:2]
+    for case in cases:
+        result = ask(demo, *case.messages)
+        found = [[call.name, call.arguments] for call in result.tool_calls]
+        assert found == case.expect['calls'], case.messages
 
 
 @pytest.mark.parametrize(('text', 'distance', 'unit', 'direction'), [

@@ -18,7 +18,7 @@ from gemma_thor_ros.demo.evaluation.cases import LIMITS, load_cases
 
 def test_the_files_are_what_the_generator_writes() -> None:
     written = load_cases()
-    assert set(COUNTS) | {'by_hand', 'by_hand_more'} == set(LIMITS)
+    assert set(COUNTS) | {'by_hand', 'by_hand_more', 'plain'} == set(LIMITS)
     for name in ('known', 'unseen_names_and_values', 'missing', 'after_failure'):
         for row, case in zip(rows({name: 4}), written[name], strict=False):
             assert row['messages'] == list(case.messages), name
