@@ -263,7 +263,7 @@ def _table(model: str, rows: list[dict[str, Any]]) -> Table:
         'tok/s': 'tok_s',
     }
     for heading in columns:
-        table.add_column(heading, justify='right')
+        table.add_column(heading.replace(' ', '\n'), justify='right')
     for row in rows:
         table.add_row(*(_shown(row[name]) for name in columns.values()))
     return table
