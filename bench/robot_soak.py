@@ -125,7 +125,8 @@ class Soak:
         while (passed := time.monotonic() - started) < seconds:
             self._go.set()
             time.sleep(min(ROUND_S, max(seconds - passed, 1.0)))
-            self._go.clear()
+            with self._lock:
+                self._go.clear()
             self._come_to_rest()
             round_number += 1
             if round_number % 3 == 0:
@@ -154,11 +155,10 @@ class Soak:
         number = 0
         while self._wait_turn():
             number += 1
-            self._count_busy(1)
             try:
                 self._request(index, number, draw)
             finally:
-                self._count_busy(-1)
+                self._end_turn()
 
     def _request(self, index: int, number: int, draw: random.Random) -> None:
         request = self.stack.client.start(
@@ -266,22 +266,27 @@ class Soak:
         while not self._over.wait(self._draw(least_s, most_s)):
             if not self._wait_turn():
                 return
-            self._count_busy(1)
             try:
                 action()
                 self.report.actions[action.__name__.strip('_')] += 1
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 self._complain(f'{action.__name__}: {str(error)[:300]}')
             finally:
-                self._count_busy(-1)
+                self._end_turn()
 
     def _wait_turn(self) -> bool:
-        self._go.wait()
-        return not self._over.is_set()
+        """Wait until things may be done, and count as busy; False at the end."""
+        while not self._over.is_set():
+            self._go.wait()
+            with self._lock:             # nobody may begin after the others have come to rest
+                if self._go.is_set() and not self._over.is_set():
+                    self._busy += 1
+                    return True
+        return False
 
-    def _count_busy(self, change: int) -> None:
+    def _end_turn(self) -> None:
         with self._lock:
-            self._busy += change
+            self._busy -= 1
 
     def _draw(self, low: float, high: float) -> float:
         with self._lock:

@@ -18,7 +18,6 @@ from typing import Any
 
 from action_msgs.msg import GoalInfo
 from action_msgs.srv import CancelGoal
-from rclpy.action.client import ActionClient
 from rclpy.action.server import RCLError
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
@@ -27,6 +26,7 @@ from rclpy.task import Future
 from unique_identifier_msgs.msg import UUID
 
 from gemma_thor_ros.action import RunChild
+from gemma_thor_ros.goal_client import GoalClient
 from gemma_thor_ros.msg import GuardState
 
 MAX_STATE_AGE_S = 0.5            # older: no new goal
@@ -84,7 +84,7 @@ class GuardLink:
         self._subscription = node.create_subscription(
             GuardState, f'{guard}/state', self._on_state, QoSProfile(depth=1),
             callback_group=group)
-        self._run_child: ActionClient[Any, Any, Any] = ActionClient(
+        self._run_child = GoalClient(
             node, RunChild, f'{guard}/run_child', callback_group=group,
             feedback_sub_qos_profile=QoSProfile(depth=100))
         gate.is_open = True
