@@ -98,10 +98,11 @@ def test_figures_count_what_happened(start_server: StartServer) -> None:
                server.post({'messages': USER, 'max_tokens': 3}).json()]
     server.post({'messages': USER, 'model': 'gpt-9'})
     list(server.client().chat.completions.create(model='scripted', messages=USER, stream=True))
-    now = figures(server)
     completion = sum(answer['usage']['completion_tokens'] for answer in answers)
     completion += answers[0]['usage']['completion_tokens']
-    assert now['vllm:generation_tokens_total'] == completion
+    # An answer's end goes out before its step is added up.
+    assert wait_until(lambda: figures(server)['vllm:generation_tokens_total'] == completion)
+    now = figures(server)
     assert now['vllm:prompt_tokens_total'] == 3 * answers[0]['usage']['prompt_tokens']
     assert now['vllm:request_success_total{finished_reason=stop}'] == 2
     assert now['vllm:request_success_total{finished_reason=length}'] == 1
