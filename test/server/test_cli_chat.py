@@ -12,6 +12,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -33,6 +34,12 @@ TOOLS = [{'type': 'function', 'function': {'name': 'get_battery', 'parameters': 
     'type': 'object', 'properties': {}}}}]
 
 
+def _own_terminal() -> None:
+    """Let Ctrl-C reach the program, also where the tests themselves don't hear of it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A program on a pseudo-terminal."""
 
@@ -41,7 +48,7 @@ class Terminal:
         self._process = subprocess.Popen(
             [sys.executable, '-m', 'gemma_thor_ros.cli.main', *arguments], stdin=child,
             stdout=child, stderr=child, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),    # for Ctrl-C
+            preexec_fn=_own_terminal,
             env={**os.environ, 'TERM': 'xterm', 'COLUMNS': '100'})
         os.close(child)
         self.seen = ''
