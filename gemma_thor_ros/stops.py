@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class StopFilter:
-    """Cuts a stream of text before the first stop string.
+    """Cuts a stream of text before the stop string that is complete first.
 
     Text that may be the beginning of a stop string is held back, and so are trailing blanks:
     whether they are part of the answer shows only when more text follows.
@@ -29,8 +29,9 @@ class StopFilter:
         held = self._held + text
         found = [(position, stop) for stop in self._stops if (position := held.find(stop)) >= 0]
         if found:
-            # The earliest match wins, at one place the longer one.
-            position, self.hit = min(found, key=lambda item: (item[0], -len(item[1])))
+            # What is complete first wins, of two the longer: so it does not matter how the text
+            # was cut, although a longer one may have begun before.
+            position, self.hit = min(found, key=lambda item: (item[0] + len(item[1]), item[0]))
             self._held = ''
             return held[:position].rstrip()
         keep = len(held) - self._held_back(held)

@@ -30,6 +30,9 @@ def test_reported_case_of_a_stop_string_over_two_pieces() -> None:
     (['EN'], ['END'], 'EN', ''),
     (['x ENDEND'], ['END'], 'x', 'END'),
     (['aab'], ['ab', 'b'], 'a', 'ab'),
+    (['DDN', 'D'], ['N', 'DND'], 'DD', 'N'),
+    (['DDND'], ['N', 'DND'], 'DD', 'N'),
+    (['xEND'], ['END', 'EN'], 'x', 'EN'),
     (['aaab'], ['aab'], 'a', 'aab'),
     (['\n\n', 'A\n', '\nB'], ['\n\n'], '', '\n\n'),
     (['wait  ', ' more'], ['STOP'], 'wait   more', ''),
@@ -48,11 +51,11 @@ def test_cutting_the_text_does_not_change_the_answer(text: str, stops: list[str]
                                                      cuts: list[int]) -> None:
     borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
-    positions = [text.find(stop) for stop in stops if stop in text]
-    expected = text[:min(positions)].rstrip() if positions else text
+    ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    expected = text[:min(ends)[1]].rstrip() if ends else text
     shown, parts, hit = run(pieces, stops)
     assert shown == expected
-    assert bool(hit) == bool(positions)
+    assert bool(hit) == bool(ends)
     joined = ''
     for part in parts:
         joined += part
