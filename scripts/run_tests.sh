@@ -5,9 +5,9 @@
 # Run the linters and the test tiers against the installed package: all that were named, also
 # after a failure. The last lines are each tier's result.
 #
-# What only computes (lint, unit, model, kernels) runs in two lanes beside each other, and the
-# second lane's output comes when it is through. What waits for clocks (server, web, ros) has the
-# machine for itself afterwards.
+# What only computes runs in two lanes of about equal length beside each other (lint and model,
+# unit and kernels), and the second lane's output comes when it is through. What waits for clocks
+# (server, web, ros) has the machine for itself afterwards.
 #
 #   scripts/run_tests.sh [--venv FOLDER] [lint] [unit] [model] [server] [web] [ros] [kernels] ...
 set -uo pipefail
@@ -72,8 +72,8 @@ run_part() {
 first=() second=() alone=()
 for part in "$@"; do
   case $part in
-    lint | unit) first+=("$part") ;;
-    model | kernels) second+=("$part") ;;
+    lint | model) first+=("$part") ;;
+    unit | kernels) second+=("$part") ;;
     *) alone+=("$part") ;;
   esac
 done
