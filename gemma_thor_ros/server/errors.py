@@ -38,6 +38,11 @@ _TABLE: dict[ErrorCode, tuple[int, str, str]] = {
 # What these say may hold a checkpoint's path; the others speak of the request.
 _OF_THE_MACHINE = (ErrorCode.NOT_READY, ErrorCode.MEMORY, ErrorCode.ENGINE, ErrorCode.DEVICE)
 _TYPE = re.compile(r'(str|int|float|bool|list|dict)(\[.*\])?')
+# What a request of /v1/responses calls otherwise; the items of its input are not our messages.
+_IN_RESPONSES = (
+    (re.compile(r'^messages(\[\d+\])?'), 'input'),
+    (re.compile(r'^max_tokens\b'), 'max_output_tokens'),
+)
 _FOLDERS = re.compile(r'(?<![\w/:.])~?/(?:[^\s/\'",;:()]+/)+')
 
 
@@ -95,8 +100,12 @@ def install(app: FastAPI) -> None:
     """Make every error of the app an OpenAI-style body."""
 
     @app.exception_handler(RequestError)
-    async def _request_error(_: Request, error: RequestError) -> JSONResponse:
-        return error_response(error.code, error.message, error.param)
+    async def _request_error(request: Request, error: RequestError) -> JSONResponse:
+        message, param = error.message, error.param
+        if request.url.path.endswith('/responses'):
+            for ours, theirs in _IN_RESPONSES:
+                message, param = ours.sub(theirs, message), ours.sub(theirs, param)
+        return error_response(error.code, message, param)
 
     @app.exception_handler(ModelNotFound)
     async def _model_not_found(_: Request, error: ModelNotFound) -> JSONResponse:

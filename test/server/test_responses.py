@@ -203,11 +203,27 @@ def test_a_failed_answer_ends_its_stream(start_server: StartServer) -> None:
     ({'text': {'format': {'type': 'grammar'}}}, 'text.format'),
     ({'tool_choice': 'required'}, 'tool_choice'),
     ({'reasoning': {'effort': 'enormous'}}, 'reasoning.effort'),
-    ({'max_output_tokens': 0}, 'max_tokens'), ({'temperature': -1}, 'temperature')])
+    ({'max_output_tokens': 0}, 'max_output_tokens'), ({'temperature': -1}, 'temperature')])
 def test_what_is_not_served_is_named(plain_server: Server, extra: Any, words: str) -> None:
     answer = plain_server.post({'input': 'x', **extra}, '/v1/responses')
     assert answer.status_code == 400
     assert words in answer.json()['error']['message']
+
+
+IMAGE = {'role': 'user', 'content': [{'type': 'input_image', 'image_url': 'data:,x'}]}
+
+
+@pytest.mark.parametrize(('asked', 'param'), [
+    ('word ' * 400_000, 'input'), ([], 'input'), ([IMAGE], 'input.content[0]')],
+    ids=['too long', 'empty', 'an image'])
+def test_a_fault_of_the_conversation_names_the_input(plain_server: Server, asked: Any,
+                                                     param: str) -> None:
+    answer = plain_server.post({'input': asked}, '/v1/responses')
+    error = answer.json()['error']
+    assert answer.status_code == 400 and error['param'].startswith(param), error
+    assert 'messages' not in error['message'] + error['param']
+    chat = plain_server.post({'messages': []}).json()['error']
+    assert chat['param'] == 'messages'
 
 
 def test_items_become_messages() -> None:
