@@ -50,7 +50,7 @@ SOAKED = (
     *(f'ros/{name}' for name in (
         'bridge', 'child_goal', 'child_topic', 'executors', 'goal_guard', 'guard_link', 'guarded',
         'heartbeat', 'running', 'spinning', 'stop_latch', 'tool_run')),
-    'demo/motion', 'demo/robot')
+    'demo/motion', 'demo/robot', 'goal_client')
 
 
 def call(name: str, **arguments: Any) -> str:

@@ -9,6 +9,7 @@ shut the context down, after which no cancel could be sent any more.
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -34,12 +35,17 @@ def run_node(make: Callable[[], NodeT], args: Sequence[str] | None,
     """Make a node, spin it until SIGINT or SIGTERM, and return the exit code.
 
     Args:
-        make: makes the node; a wrong parameter or name ends with code 2 and one line.
+        make: makes the node; a wrong parameter, name or ROS argument ends with code 2 and a line.
         args: the command line with the program's name, or None for this process's.
         at_end: called after the signal, while the node still works.
     """
-    rclpy.init(args=None if args is None else list(args),
-               signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        rclpy.init(args=None if args is None else list(args),
+                   signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:        # a parameter file that is not there, say
+        reason = str(error).partition(', at ')[0]
+        sys.stderr.write(f'{make.__name__}: the ROS arguments are of no use: {reason}\n')
+        return EXIT_WRONG_USE
     try:
         try:
             node = make()

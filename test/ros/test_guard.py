@@ -383,6 +383,15 @@ def test_a_wrong_parameter_is_named_and_ends_with_code_2(processes: Any, paramet
     assert 'cannot start' in process.output() and 'Traceback' not in process.output()
 
 
+@pytest.mark.parametrize('module', [GUARD, 'gemma_thor_ros.demo.robot'])
+def test_ros_arguments_that_can_not_be_read_end_it_with_code_2(processes: Any,
+                                                               module: str) -> None:
+    process = processes.module(module, '--ros-args', '--params-file', '/nowhere.yaml')
+    assert process.wait(10.0) == 2, process.output()
+    assert '/nowhere.yaml' in process.output().splitlines()[-1]
+    assert 'Traceback' not in process.output()
+
+
 def test_the_guard_loads_nothing_of_the_engine(tmp_path: Path) -> None:
     code = ('import sys, gemma_thor_ros.ros.goal_guard\n'
             'print([name for name in sys.modules if name.startswith("gemma_thor_ros.")'
