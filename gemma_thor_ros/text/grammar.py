@@ -25,6 +25,7 @@ from gemma_thor_ros.text.normalize_tools import NAME
 from gemma_thor_ros.text.tokenizer import Tokenizer
 
 MAX_ROLLBACK = 64                  # tokens that a matcher can take back
+_LONGEST_TOKEN = 256                     # bytes; no vocabulary of the family has longer ones
 _CACHED_GRAMMARS = 64
 _NOTHING_LEFT = ('NoExtension', 'NoExtensionBias')       # the library's reasons to stop
 _UNGUIDED: Mapping[str, Any] = {'type': 'object', 'additionalProperties': True}
@@ -59,6 +60,7 @@ class Grammars:
         self.stop_ids = tuple(stop_ids)
         tokens = [tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)]
         self._keys = UniqueKeys(tokens, self.controls.quote)
+        self._ids = {text: token_id for token_id, text in enumerate(tokens) if text}
         vocabulary = cast(TokenizerWrapper, _Vocabulary(tokenizer, tokens))
         self._tokenizer = LLTokenizer(vocabulary, eos_token=list(stop_ids))
         self._cache: OrderedDict[str, Grammar] = OrderedDict()
@@ -122,7 +124,7 @@ class Grammars:
             raise RequestError(ErrorCode.UNSUPPORTED, f'{where}: the grammar of the schema can '
                                f'not be built: {_first_line(trial.get_error())}', where)
         keys = self._keys if rules.has_free_keys and rules.notation.unique_keys else None
-        return Grammar(matcher, keys, self.stop_ids)
+        return Grammar(matcher, keys, self.stop_ids, self._ids)
 
     def _fault(self, terminal: str) -> str:
         """What is wrong with the definition of a terminal, or ''."""
@@ -152,7 +154,8 @@ class Grammar:
     """A compiled grammar; `matcher()` starts one text of it."""
 
     def __init__(self, prototype: LLMatcher, keys: UniqueKeys | None,
-                 stop_ids: tuple[int, ...]) -> None:
+                 stop_ids: tuple[int, ...], ids: Mapping[bytes, int]) -> None:
+        self._ids = ids
         self._prototype = prototype
         self._keys = keys
         self._stop_ids = stop_ids
@@ -161,14 +164,15 @@ class Grammar:
     def matcher(self) -> Matcher:
         """A new matcher at the start of the grammar."""
         with self._lock:
-            return Matcher(self._prototype.deep_copy(), self._keys, self._stop_ids)
+            return Matcher(self._prototype.deep_copy(), self._keys, self._stop_ids, self._ids)
 
 
 class Matcher:
     """One text of a grammar as it grows, for one thread. Raises GrammarError when it fails."""
 
     def __init__(self, matcher: LLMatcher, keys: UniqueKeys | None,
-                 stop_ids: tuple[int, ...]) -> None:
+                 stop_ids: tuple[int, ...], ids: Mapping[bytes, int]) -> None:
+        self._ids = ids                                  # of all tokens with a text
         self._matcher = matcher
         self._keys = keys
         self._stop_ids = stop_ids
@@ -183,8 +187,29 @@ class Matcher:
             if _has(mask, self._stop_ids[0]) and not self._matcher.is_accepting():
                 raise GrammarError('no token fits')      # which the library shows as an end
             forbidden = self._keys.forbidden(self._states[-1]) if self._keys else []
-            self._mask = _without(mask, forbidden) if forbidden else mask
+            self._mask = self._widened(_without(mask, forbidden) if forbidden else mask)
         return self._mask
+
+    def _widened(self, mask: bytes) -> bytes:
+        """A mask of a single token, with the longer ones of the text that has to come.
+
+        The library forces the first token of a text that is certain, as the tokenizer cuts that
+        text alone; what follows may move the cut (`:{}` is `:`, `{}`, but `:{}}` is `:{`, `}}`).
+        """
+        if int.from_bytes(mask, 'little').bit_count() != 1:
+            return mask
+        text = bytes(self._matcher.deep_copy().compute_ff_bytes())
+        found = False
+        bits = bytearray(mask)
+        for size in range(1, min(len(text), _LONGEST_TOKEN) + 1):
+            token_id = self._ids.get(text[:size])
+            if token_id is None:
+                continue
+            if _has(mask, token_id):
+                found = True                             # the one that is forced
+            elif found:
+                bits[token_id >> 3] |= 1 << (token_id & 7)
+        return bytes(bits)
 
     @property
     def complete(self) -> bool:

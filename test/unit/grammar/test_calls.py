@@ -152,7 +152,7 @@ def test_without_the_look_at_keys_some_come_twice(grammars: Grammars,
     """The planted error: the grammar alone lets a key come twice."""
     grammar = grammars.calls([Tool('t', {'additionalProperties': {'type': 'integer'}})])
     assert grammar._keys is not None
-    blind = Grammar(grammar._prototype, None, grammar._stop_ids)
+    blind = Grammar(grammar._prototype, None, grammar._stop_ids, grammar._ids)
     assert all(keys_of(tokenizer, obstinate(tokenizer, grammar, seed)) for seed in range(20))
     assert not all(keys_of(tokenizer, obstinate(tokenizer, blind, seed)) for seed in range(20))
 
