@@ -283,7 +283,7 @@ def make_engine(model: Any, config: EngineConfig, context_length: int, controls:
                     suppress_tokens=tuple(sorted({*controls, *STOP_IDS})),
                     max_checkpoint_pages=kept)
     if hasattr(model, 'warm_up'):
-        model.warm_up(warm_keys(MAX_SEQUENCES))
+        model.warm_up(warm_keys(MAX_SEQUENCES, model.prompt_rows))
     engine.start()
     return engine
 

@@ -157,7 +157,7 @@ class Runtime:
             engine = Engine(model, **engine_limits)
             if isinstance(model, CudaGemma4):
                 self._report(0.96, 'making graphs')
-                model.warm_up(warm_keys(engine_limits['max_sequences']))
+                model.warm_up(warm_keys(engine_limits['max_sequences'], model.prompt_rows))
             engine.calibrate()
             engine.start()
             self._engine = engine

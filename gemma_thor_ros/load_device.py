@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from gemma_thor_ros.load_drafter import FoundDrafter, device_drafter
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_draft import CudaDrafter
-from gemma_thor_ros.models.cuda_inputs import BUCKETS, Key
+from gemma_thor_ros.models.cuda_inputs import BUCKETS, PROMPT_BUCKETS, Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
 from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
 from gemma_thor_ros.ops import compile as compiler
@@ -203,6 +203,7 @@ def compile_specs(specs: list[KernelSpec], num_threads: int,
     return len(specs)
 
 
-def warm_keys(max_sequences: int) -> list[Key]:
-    """Sizes of the steps that most answers are made of: one row of each sequence."""
-    return [Key(size, size, 1) for size in BUCKETS if size < 2 * max_sequences]
+def warm_keys(max_sequences: int, prompt_rows: int) -> list[Key]:
+    """Sizes of the steps that most answers are made of: a short prompt, then a row of each."""
+    return [*(Key(size, size, 1) for size in BUCKETS if size < 2 * max_sequences),
+            *(Key(size, 1, size, True) for size in PROMPT_BUCKETS if size <= prompt_rows)]

@@ -23,6 +23,7 @@ from gemma_thor_ros.ops.staging import StepBuffer
 Int32 = npt.NDArray[np.int32]
 Zeros = Callable[[tuple[int, ...], npt.DTypeLike], Any]
 BUCKETS = (1, 2, 4, 8, 16)
+PROMPT_BUCKETS = (16, 32, 64, 128, 192, 256)     # rows of a prompt that graphs are made for
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Pass:
     def key(self) -> Key:
         """The sizes that its launches are made for."""
         if self.role is Role.PREFILL:
-            return Key(self.num_rows, 1, self.num_rows, True)
+            rows = prompt_bucket(self.num_rows)
+            return Key(rows, 1, rows, True)
         return Key(bucket(self.num_rows), bucket(len(self.pieces)),
                    bucket(max(piece.num_rows for piece in self.pieces)))
 
@@ -79,6 +81,15 @@ class Key:
 def bucket(count: int) -> int:
     """The least bucket that holds `count`."""
     return next(size for size in BUCKETS if size >= count)
+
+
+def prompt_bucket(count: int) -> int:
+    """The least bucket that holds so many prompt rows; beyond the last one as many as there are.
+
+    A long prompt leaves a piece of any size once, what follows a cached prefix is short and comes
+    at every turn.
+    """
+    return next((size for size in PROMPT_BUCKETS if size >= count), count)
 
 
 def cut_passes(batch: Batch, prompt_rows: int) -> list[Pass]:
@@ -139,14 +150,18 @@ class StepInputs:
         arrays = [self._prompt[start:start + count] for start in starts]
         return arrays[0], arrays[1], arrays[2], self._prompt[:4].reshape(1, 4)
 
-    def _send_prompt(self, piece: Piece, token_ids: Int32) -> None:
+    def _send_prompt(self, pieces: Sequence[Piece], token_ids: Int32) -> None:
+        """One piece, or none: then all rows are padding."""
         control = np.zeros(4 + 3 * self._prompt_rows, np.int32)
-        control[:3] = 0, piece.num_rows, piece.position
-        ids, _, positions = control[4:].reshape(3, -1)[:, :piece.num_rows]
-        ids[:] = token_ids
-        positions[:] = np.arange(piece.position, piece.position + piece.num_rows)
-        for kind, pages in (SLIDING, piece.span.sliding_pages), (FULL, piece.span.full_pages):
-            self._send_table(kind, 0, pages, self._needed(kind, piece))
+        ids, sequences, positions = control[4:].reshape(3, -1)
+        sequences[:] = -1
+        for piece in pieces:
+            rows = slice(piece.num_rows)
+            control[:3] = 0, piece.num_rows, piece.position
+            ids[rows], sequences[rows] = token_ids, 0
+            positions[rows] = np.arange(piece.position, piece.position + piece.num_rows)
+            for kind, pages in (SLIDING, piece.span.sliding_pages), (FULL, piece.span.full_pages):
+                self._send_table(kind, 0, pages, self._needed(kind, piece))
         self._buffer.send(self._prompt, control)
 
     def send(self, step: Pass, token_ids: Int32 | None) -> None:
@@ -156,7 +171,7 @@ class StepInputs:
         """
         if step.role is Role.PREFILL:
             assert token_ids is not None
-            self._send_prompt(step.pieces[0], token_ids)
+            self._send_prompt(step.pieces, token_ids)
             return
         control = np.zeros((7, MAX_ROWS), np.int32)
         control[:2] = -1

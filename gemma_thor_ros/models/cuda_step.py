@@ -19,11 +19,13 @@ import numpy.typing as npt
 from gemma_thor_ros.models.batch import Batch, Role
 from gemma_thor_ros.models.config import FULL, SLIDING, ModelConfig
 from gemma_thor_ros.models.cuda_inputs import (
+    PROMPT_BUCKETS,
     Key,
     Pass,
     StepInputs,
     advanced,
     cut_passes,
+    prompt_bucket,
     same_rows,
 )
 from gemma_thor_ros.models.cuda_sampler import Chosen, CudaSampler
@@ -86,13 +88,14 @@ class CudaGemma4(Decoder):
         """Take the weights in; the loader uses the same stream.
 
         context_length: the most tokens of a sequence. graphs False launches one by one, with the
-        same results. prompt_rows: the most rows of a prompt that run together.
+        same results. prompt_rows: the most rows of a prompt that run together, up to the next
+        bucket.
         """
         super().__init__(config, weights, loader)
         loader.finish()
         self.stream = stream
         self.kv_dtype = kv_dtype
-        most = max(MAX_ROWS, prompt_rows)
+        prompt_rows = most = max(MAX_ROWS, prompt_bucket(prompt_rows))
         experts = (config.num_experts, config.top_k_experts) if config.num_experts else None
         self.ops = CudaOps(stream, config.hidden_size, experts, most, device.zeros)
         self.prompt_rows = prompt_rows
@@ -242,8 +245,9 @@ class CudaGemma4(Decoder):
         assert self._cache is not None
         with device.errors():
             for key in keys:
-                self._send(Pass(Role.DECODE, ()), np.empty(0, np.int32), None)
-                self._graph(key, True, self._cache)
+                role = Role.PREFILL if key.prompt else Role.DECODE
+                self._send(Pass(role, ()), np.empty(0, np.int32), None)
+                self._graph(key, not key.prompt, self._cache)
             self.stream.synchronize()
 
     def _run(self, step: Pass, batch: Batch, kv_cache: KVCache, rows: Sequence[SampleRow],
@@ -284,7 +288,7 @@ class CudaGemma4(Decoder):
         """Enqueue a pass whose inputs are sent, and the logits of the wanted rows."""
         assert kv_cache is self._cache, 'a model serves its newest cache alone'
         whole = len(wanted) == step.num_rows and step.role is Role.DECODE
-        if step.role is Role.PREFILL and step.num_rows != self.prompt_rows:
+        if step.role is Role.PREFILL and PROMPT_BUCKETS[-1] < step.num_rows < self.prompt_rows:
             self._enqueue_layers(step.key, kv_cache)     # hardly ever of the same size again
         else:
             self._graph(step.key, whole, kv_cache)

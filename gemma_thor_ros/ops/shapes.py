@@ -9,6 +9,7 @@ B sequences, L layers, G columns that share a scale, C column tiles.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -99,16 +100,23 @@ def check(op: str, sizes: dict[str, int] | None = None, **arrays: Any) -> dict[s
     C-contiguous. Raises AssertionError: a mismatch is ours, not the user's.
     """
     known = {letter: (size, 'the weight') for letter, size in (sizes or {}).items()}
-    table = SHAPES[op]
+    table = _table(op)
     assert arrays.keys() == table.keys(), (op, sorted(arrays), sorted(table))
     for name, array in arrays.items():
-        axes, dtype = table[name]
-        assert np.dtype(array.dtype).name in [DTYPES[kind] for kind in dtype.split('|')], (
-            f'{op}: {name} is {array.dtype}, not {dtype}')
-        assert len(array.shape) == len(axes), (
-            f'{op}: {name} has {len(array.shape)} axes, not {len(axes)} ({", ".join(axes)})')
+        axes, dtypes = table[name]
+        shape = array.shape
+        assert array.dtype in dtypes, f'{op}: {name} is {array.dtype}, not {SHAPES[op][name][1]}'
+        assert len(shape) == len(axes), (
+            f'{op}: {name} has {len(shape)} axes, not {len(axes)} ({", ".join(axes)})')
         assert array.flags.c_contiguous, f'{op}: {name} is not contiguous'
-        for letter, size in zip(axes, array.shape, strict=True):
+        for letter, size in zip(axes, shape, strict=True):
             other, source = known.setdefault(letter, (size, name))
             assert size == other, f'{op}: {name} has {letter}={size} but {source} has {other}'
     return {letter: size for letter, (size, _) in known.items()}
+
+
+@cache
+def _table(op: str) -> dict[str, tuple[tuple[str, ...], frozenset[np.dtype[Any]]]]:
+    """An op's arguments with their types as arrays have them: a step asks 400 times."""
+    return {name: (axes, frozenset(np.dtype(DTYPES[kind]) for kind in dtype.split('|')))
+            for name, (axes, dtype) in SHAPES[op].items()}

@@ -17,9 +17,11 @@ import pytest
 from host_device import HostStream, any_stream
 from machine import normal, to_bf16
 
+from gemma_thor_ros.load_device import warm_keys
+from gemma_thor_ros.models import cuda_inputs
 from gemma_thor_ros.models.batch import Batch, Role, Span
 from gemma_thor_ros.models.config import ModelConfig
-from gemma_thor_ros.models.cuda_inputs import Key, cut_passes
+from gemma_thor_ros.models.cuda_inputs import Key, cut_passes, prompt_bucket
 from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.models.gemma4 import Gemma4
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
@@ -219,12 +221,47 @@ def test_prompts_have_the_same_bits_however_they_are_cut(full: None, stream: Any
     every, = logits_of(Rig('moe', stream, 'fp8'), batch((P, 0, 0, 37)))      # 16 rows at a time
     assert np.array_equal(every[36:], whole)
     pieces = Rig('moe', stream, 'fp8', prompt_rows=16)
-    for _ in range(2):                   # launched, then as graphs but for the rest of 5 rows
+    for _ in range(2):                   # the rest of 5 rows has 11 of padding
         assert np.array_equal(logits_of(pieces, prompt)[0], whole)
-    assert pieces.model.graphs.num_replays == 3
+    assert len(pieces.model.graphs) == 1 and pieces.model.graphs.num_replays == 5
     chunks = Rig('moe', stream, 'fp8')
     logits_of(chunks, batch((P, 0, 0, 30), wanted=[]))
     assert np.array_equal(logits_of(chunks, batch((P, 0, 30, 7), wanted=[6]))[0], whole)
+
+
+def test_padding_behind_a_prompt_changes_no_bit(stream: Any,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    chunk = batch((P, 1, 0, 3), wanted=[2])
+    padded, = logits_of(rig := Rig('dense', stream, 'fp8', prompt_rows=16), chunk)
+    assert len(rig.model.graphs) == 1
+    monkeypatch.setattr(cuda_inputs, 'PROMPT_BUCKETS', (3,))
+    exact, = logits_of(Rig('dense', stream, 'fp8', prompt_rows=3), chunk)
+    assert np.array_equal(padded, exact)
+
+
+def test_only_rows_of_a_prompt_reach_the_pages(stream: Any) -> None:
+    if not isinstance(stream, HostStream):
+        pytest.skip('pages are read on the emulated device alone')
+    rig = Rig('dense', stream, 'fp8', prompt_rows=16)
+
+    def written(step: Batch) -> int:
+        before = [pages.copy() for pages in rig.cache.k_pages]
+        logits_of(rig, step)
+        return sum(int((a != b).any(axis=(2, 3)).sum()) for a, b in
+                   zip(before, rig.cache.k_pages, strict=True))
+
+    rig.model.warm_up(warm_keys(1, 16))
+    assert len(rig.model.graphs) == 2 and not any(map(np.any, rig.cache.k_pages))
+    assert written(batch((P, 1, 0, 3), wanted=[2])) == 2 * 3
+    assert rig.model.graphs.num_replays == 1
+    # planted: padding that is taken for rows of sequence 0
+    right = rig.model._inputs._buffer.send
+
+    def send(target: Any, control: Array) -> None:
+        right(target, np.where(control == -1, 0, control) if control.ndim == 1 else control)
+
+    rig.model._inputs._buffer.send = send
+    assert written(batch((P, 1, 3, 1), wanted=[0])) > 2 * 1
 
 
 def settings(position: int, **values: Any) -> SampleRow:
@@ -331,7 +368,7 @@ def test_what_a_step_sends(full: None, stream: Any) -> None:
     assert stream.num_copies - before <= 2 * 5 + 2 * 2 + 3
     stream.launches.clear()
     rig.model.warm_up([Key(2, 2, 1)])
-    assert stream.launches[0] == 'graph embed' and len(stream.launches) == 2 * 11 + 3, (
+    assert stream.launches[0] == 'graph embed' and len(stream.launches) == 2 * 9 + 3, (
         stream.launches)
 
 
@@ -340,4 +377,5 @@ def test_passes() -> None:
     passes = cut_passes(many, 16)
     assert [step.num_rows for step in passes] == [14, 14, 7, 16, 16, 3]
     assert [step.key for step in passes[2:4]] == [Key(8, 1, 8), Key(16, 1, 16, True)]
+    assert [prompt_bucket(rows) for rows in (1, 17, 129, 256, 257)] == [16, 32, 192, 256, 257]
     assert np.concatenate([step.rows for step in passes]).tolist() == list(range(70))
