@@ -12,6 +12,7 @@ made-up word for each further id. Clients are processes of their own. Parts, in 
 http       one SSE stream and the engine alone, by turns, on the same prompt
 streams    several SSE streams, and as many sequences on the engine alone; the cost of the endpoint
 ttft       first token of a long prompt, cold and with all but its last turn cached
+priority   first token of an operator's request while background requests decode (engine alone)
 ros        one SSE stream that is shown on ~/tokens too, then one beside a chat goal (needs ROS)
 sequences, kv   those of gemma-thor bench (CUDA)
 
@@ -39,6 +40,7 @@ sys.path += [str(ROOT), str(ROOT / 'bench')]     # last: an installed package ha
 
 import numpy as np  # noqa: E402
 from serving_client import Client, Streamed  # noqa: E402
+from serving_priority import priority  # noqa: E402
 
 from gemma_thor_ros.chat import Chat, ModelInfo  # noqa: E402
 from gemma_thor_ros.cli import bench, bench_device  # noqa: E402
@@ -59,7 +61,7 @@ from gemma_thor_ros.text.tokenizer import Tokenizer  # noqa: E402
 from gemma_thor_ros.weights.checkpoint import open_checkpoint  # noqa: E402
 from gemma_thor_ros.weights.presets import PRESETS, preset_config  # noqa: E402
 
-PARTS = ('http', 'streams', 'ttft', 'ros', 'sequences', 'kv')
+PARTS = ('http', 'streams', 'ttft', 'priority', 'ros', 'sequences', 'kv')
 MAX_SEQUENCES = 16
 CHECKPOINTS = 8                          # windows of prefixes that the engine may keep
 WORDS = ('robot', 'dock', 'wall', 'battery', 'camera', 'door', 'wheel', 'lidar', 'floor', 'hall')
@@ -339,6 +341,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('--prompt-tokens', type=int, help='of ttft (cpu: 1024, cuda: 4096)')
     parser.add_argument('--rounds', type=int, help='of each comparison (cpu: 5, cuda: 3)')
     parser.add_argument('--streams', default='1,4,16', help='default: %(default)s')
+    parser.add_argument('--background', default='8,16', help='of priority (default: %(default)s)')
     options = parser.parse_args(words)
     if (options.model == 'demo') != (options.device == 'cpu'):
         parser.error('the demo model runs with --device cpu, random weights with --device cuda')
@@ -346,7 +349,8 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     options.tokens = options.tokens or (512 if cpu else 2048)
     options.rounds = options.rounds or (5 if cpu else 3)
     options.prompt_tokens = options.prompt_tokens or (1024 if cpu else 4096)
-    options.streams = [int(count) for count in options.streams.split(',')]
+    for name in ('streams', 'background'):
+        setattr(options, name, [int(count) for count in getattr(options, name).split(',')])
     options.parts = [part for part in PARTS if part in options.parts.split(',')
                      and not (cpu and part in ('sequences', 'kv'))]
     return options
@@ -399,6 +403,7 @@ def run_parts(bed: Bed, end: float) -> int:
         'http': lambda: http(bed, port),
         'streams': lambda: streams(bed, port, sidecar.cpu_seconds),
         'ttft': lambda: ttft(bed, port),
+        'priority': lambda: priority(bed, bed.chat.model_info().context_length),
         'ros': lambda: ros(bed, bed.engine, bed.chat),
         'sequences': lambda: bench.measure_sequences(share),
         'kv': lambda: bench.measure_kv(share)}

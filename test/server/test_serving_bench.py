@@ -15,6 +15,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2] / 'bench'))
 
 import serving
+import serving_priority
 from serving_client import Streamed, read_answer
 
 HEAD = 'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n'
@@ -27,7 +28,7 @@ def receipt(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     out = tmp_path_factory.mktemp('serving')
     code = serving.main(['--out', str(out), '--model', 'demo', '--device', 'cpu', '--tokens', '16',
                          '--rounds', '1', '--prompt-tokens', '256', '--streams', '2', '--commit',
-                         'abc', '--parts', 'http,streams,ttft'])
+                         'abc', '--parts', 'http,streams,ttft,priority', '--background', '3'])
     assert code == 0
     records: list[dict[str, Any]] = json.loads((out / 'receipt-serving.json').read_text())
     return records
@@ -49,6 +50,21 @@ def test_every_figure_has_its_record(receipt: list[dict[str, Any]]) -> None:
         assert found(receipt, 'batched_tok_s', path=path, sequences=2) > 0
     assert found(receipt, 'http_us_per_token', sequences=2) > 0
     assert found(receipt, 'rss_mb') > 50
+
+
+def test_an_operators_first_token_beside_background_requests(
+        receipt: list[dict[str, Any]]) -> None:
+    for count in (0, 3):
+        for length, own in ((48, 1), (256, 1)):
+            context = {'background': count, 'prompt_tokens': length, 'prefill_steps': own}
+            assert own <= found(receipt, 'ttft_steps', **context) <= own + 2
+            assert found(receipt, 'ttft_ms', **context) > 0
+    # planted: a token that came a step too late
+    bed = SimpleNamespace(add=lambda *args, **context: None, faults=[])
+    serving_priority.record(bed, [(0.1, 4)], 2)
+    assert not bed.faults
+    serving_priority.record(bed, [(0.1, 3), (0.1, 5)], 2)
+    assert bed.faults == ['an operator waited 5 steps for a token, 2 of them its own']
 
 
 def test_a_warm_prompt_has_all_but_its_last_turn_cached(receipt: list[dict[str, Any]]) -> None:
