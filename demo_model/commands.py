@@ -75,6 +75,7 @@ def motion_command(tool: Tool, values: Json) -> Command:
 
 
 _PLAIN_SHARE = 0.2                       # of commands that come in the plainest words
+_TEXT_END_SHARE = 0.12                   # of texts that end in a word of those that wrappers end in
 _PLAIN_DRIVE = (('drive', 'driving'), ('go', 'going'), ('move', 'moving'))
 _PLAIN_TURN = (('turn', 'turning'), ('turn', 'turning'), ('rotate', 'rotating'))
 
@@ -104,7 +105,7 @@ def _allowed_units(tool: Tool, base: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(unit for unit in base if known is None or unit in known)
 
 
-def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
+def drive(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Command:
     """A drive command."""
     direction = 'forward' if rng.random() < 0.55 else 'backward'
     amount = quantity(rng, _allowed_units(tool, LENGTHS), held)
@@ -129,7 +130,7 @@ def drive(tool: Tool, rng: random.Random, held: bool) -> Command:
     elif draw < 0.40 and direction == 'backward':
         verbs, words = phrases.BACKWARD_VERBS, '' if rng.random() < 0.8 else words
     verb = verbs[int(rng.random() * len(verbs))]
-    plain = not held and rng.random() < _PLAIN_SHARE
+    plain = not held and (plain or rng.random() < _PLAIN_SHARE)
     if plain and (words or category == 'no direction'):
         verb = pick_pair(rng, _PLAIN_DRIVE)
     # an unknown verb tells no direction
@@ -183,7 +184,7 @@ _PI = (
 )
 
 
-def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
+def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Command:
     """A turn command."""
     side = 'left' if rng.random() < 0.5 else 'right'
     words = pick(rng, phrases.LEFT_WORDS if side == 'left' else phrases.RIGHT_WORDS)
@@ -256,7 +257,7 @@ def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
     if words and category == 'angle' and rng.random() < 0.05:
         verb = _new_verb(rng)
     slots = {'Q': amount.text, 'D': words, 'N': name, 'side': side}
-    if not held and words and category == 'angle' and rng.random() < _PLAIN_SHARE:
+    if not held and words and category == 'angle' and (plain or rng.random() < _PLAIN_SHARE):
         return _plainly(command, pick_pair(rng, _PLAIN_TURN), slots, rng)
     if whole:
         command.whole = fill(whole, rng, {**slots, 'V': verb[0]})
@@ -269,7 +270,10 @@ def turn(tool: Tool, rng: random.Random, held: bool) -> Command:
 
 def dock(tool: Tool, rng: random.Random, held: bool) -> Command:
     """A command to go to the dock."""
-    text = fill(pick(rng, source_of(held).DOCK), rng, {'dock': pick(rng, phrases.DOCK_NAMES)})
+    template = pick(rng, source_of(held).DOCK)
+    if not held and rng.random() < _PLAIN_SHARE:
+        template = phrases.PLAIN_DOCK
+    text = fill(template, rng, {'dock': pick(rng, phrases.DOCK_NAMES)})
     command = Command(tool, {}, 'drive to the dock', 'drove to the dock', category='dock')
     if text.startswith(
         (
@@ -297,12 +301,16 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     """A command to speak a sentence; the sentence is copied as it stands."""
     source = source_of(held)
     text = open_text(rng) if rng.random() < 0.4 else fill(pick(rng, source.SAY_TEXTS), rng, {})
+    if not held and rng.random() < _TEXT_END_SHARE:
+        text += fill(pick(rng, phrases.TEXT_ENDS), rng, {})
     if rng.random() < 0.15:
         text = text[:1].upper() + text[1:]
     if rng.random() < 0.06:
         text += pick(rng, ['!', '?', '!'])
     phrase = fill(pick(rng, source.SAY), rng, {'T': '\0'}).replace('\0', text)
-    if not held and rng.random() < 0.06:
+    if not held and rng.random() < _PLAIN_SHARE:
+        phrase = fill(pick(rng, phrases.PLAIN_SAY), rng, {'T': '\0'}).replace('\0', text)
+    elif not held and rng.random() < 0.06:
         phrase = f'{random_word(rng)} {pick(rng, ["aloud", "out loud", "the words", "the sentence", "loudly"])}: {text}'
     return Command(
         tool,

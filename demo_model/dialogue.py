@@ -17,7 +17,7 @@ from demo_model.filling import open_text
 from demo_model.motion_phrases import (
     THINGS,
 )
-from demo_model.phrasing import expand, open_words, pick, random_name
+from demo_model.phrasing import TrainDraws, expand, open_words, pick, random_name
 from demo_model.results import answer, draw_outcome
 from demo_model.tools import Tool
 from demo_model.toolsets import draw_tools
@@ -90,6 +90,8 @@ def draw_dialogue(
     rng: random.Random, held: bool = False, tools: list[Tool] | None = None, max_turns: int = 0
 ) -> Dialogue:
     """One dialogue; its last message is the model's. `max_turns` 0 draws the number of turns."""
+    if not held and type(rng) is random.Random:
+        rng = TrainDraws(rng.getrandbits(64))
     tools = draw_tools(rng) if tools is None else tools
     count = max_turns or rng.choices((1, 2, 3, 4, 6, 9, 16), (38, 22, 20, 12, 5, 2, 1))[0]
     thinking = rng.random() < 0.1

@@ -22,6 +22,7 @@ from demo_model.dialogue_phrases import (
     JOINS,
     NEGATIONS,
     NEW_JOINS,
+    PLAIN_JOINS,
     THREE,
 )
 from demo_model.episode import Episode
@@ -30,11 +31,14 @@ from demo_model.motion_phrases import CLAUSES, DRIVE, DRIVE_VERBS, FORWARD_WORDS
 from demo_model.phrasing import expand, pick, roughen
 from demo_model.questions import question_episode
 from demo_model.sentences import command_for, sentence
-from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, quantity
+from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, bare_number, quantity
 from demo_model.tools import Tool, demo_tools
 from demo_model.toolsets import KINDS, alike, other_tool
 
 Json = dict[str, Any]
+_PLAIN_JOIN_SHARE = 0.2                  # of sentences with several commands
+# What may follow a text that is to be spoken, and has no quotes.
+_AFTER_TEXT = re.compile(r'["\'.;:\n]|\s*$|,? (and|then|after|before|followed|next|once|when)\b')
 
 
 def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
@@ -43,9 +47,16 @@ def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
     template = expand(pick(rng, joins), rng)      # one reading, its slots as they are
     if template.startswith(('{b}', 'before')) and commands[-1].open_end:
         template = '{a} and then {b}'
+    if not held and rng.random() < _PLAIN_JOIN_SHARE:
+        template = THREE[0] if len(commands) == 3 else pick(rng, PLAIN_JOINS)
     # a text that is to be spoken must end where the join begins
     weak = template in NEW_JOINS and not re.search(r'[.;:\n]|then|after|when|next', template)
-    if any(command.open_end for command in commands[:-1]) and (weak or template in (
+    weak = weak or (not held and any(
+        command.open_end and not _AFTER_TEXT.match(template.partition('{' + name + '}')[2])
+        for name, command in zip(names, commands, strict=False)
+    ))
+    last_weak = weak and not held and commands[-1].open_end
+    if last_weak or (any(command.open_end for command in commands[:-1]) and (weak or template in (
         '{b} after you {a}',
         '{a} + {b}',
         '{a} and also {b}, please',
@@ -58,7 +69,7 @@ def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
         '{a} as well as {b}',
         '{a}, {b} and {c}',
         '{a} and {b} and {c}',
-    )):
+    ))):
         template = '{a} and then {b} and then {c}' if len(commands) == 3 else '{a} and then {b}'
     texts = {
         name: command.base or command.whole for name, command in zip(names, commands, strict=False)
@@ -82,7 +93,10 @@ def call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int) 
         4 if tool.intent in ('drive', 'turn') else 1 if tool.intent == 'dock' else 2
         for tool in pool
     ]
-    commands = [command_for(rng.choices(pool, weights)[0], rng, held) for _ in range(count)]
+    plain = not held and count > 1 and rng.random() < _PLAIN_JOIN_SHARE
+    commands = [
+        command_for(rng.choices(pool, weights)[0], rng, held, plain) for _ in range(count)
+    ]
     text = sentence(commands[0], rng, held) if count == 1 else _joined(commands, rng, held)
     if count == 2 and commands[0].values and commands[0].tool.kind is None and rng.random() < 0.08:
         text = commands[0].base or commands[0].whole
@@ -152,7 +166,7 @@ def no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episod
     if tools and drives and draw < 0.11:
         tool = next(tool for tool in tools if tool.intent == 'drive')
         if 'unit' in tool.names:
-            number = quantity(rng, ('m',), held).text.rsplit(' ', 1)[0]
+            number = bare_number(rng, held)[1]
             verb = DRIVE_VERBS[int(rng.random() * len(DRIVE_VERBS))][0]
             slots = {
                 'V': pick(rng, ('drive', 'go', 'move', verb)),

@@ -192,6 +192,11 @@ SAY_TEXTS = (
     'it is {n} degrees outside', 'one moment please', 'the {w} needs more {w}', '{name} wants to see {name}', 'let us go to the {place}',
     *apart(more.MORE_SAY_TEXTS, held.SAY_TEXTS),
 )
+PLAIN_SAY = ('say {T}', 'say: {T}', 'say {T}', 'say "{T}"', 'speak: {T}', 'tell them {T}', 'announce {T}')
+PLAIN_DOCK = '(dock|(go|drive|return|move|head) (back |)to (the|your) (dock|charger|charging station|docking station|{dock})|go charge|charge)'
+# What wrappers end in too: behind a text without quotes it belongs to the text.
+TEXT_ENDS = (' please', ' please', ', please', ' {name}', ' {name}', ', {name}', ' now', ' robot', ', thanks', ' thank you', ' everybody', ' everyone', ' again', ' for me', ' my {w}', ' and goodbye',
+             ' and {w}', ' if you can', ' over there', ' to {name}', ' right now', ' in {n} minutes', ' this afternoon', ' after lunch', ' and then {w}', ' first', ' aloud and {w}')
 # Wrappers around a verb phrase: {base} or {ing}.
 WRAPPERS = (
     '{base}', '{base}', '{base}', '{base}', '{base}', '{base}', 'please {base}', 'please {base}', '{base} please', '{base}, please', '{name}, {base}',

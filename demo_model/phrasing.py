@@ -142,6 +142,10 @@ def expand(template: str, rng: random.Random, fill: Callable[[str], str] | None 
     return re.sub(r' +', ' ', ''.join(out)).strip().replace(' ,', ',')
 
 
+class TrainDraws(random.Random):
+    """Draws for training: also names of people, and words made of pieces of the vocabulary."""
+
+
 class HeldDraws(random.Random):
     """Draws for the evaluation: open words and names come from those that training never sees."""
 
@@ -154,6 +158,10 @@ def open_words(rng: random.Random) -> tuple[str, ...]:
 def is_held_name(name: str) -> bool:
     """Whether a made-up name or word is kept out of training (1 of 8, by a checksum)."""
     return zlib.crc32(name.lower().encode()) % 8 == 0
+
+
+_FIRST_NAME_SHARE = 0.25
+FIRST_NAMES = tuple(name for name in _read('first_names.txt') if not is_held_name(name))
 
 
 def pick(rng: random.Random, items: tuple[str, ...] | list[str]) -> str:
@@ -177,7 +185,9 @@ def random_word(rng: random.Random) -> str:
 
 
 def random_name(rng: random.Random) -> str:
-    """A capitalised name that no list holds."""
+    """A capitalised name that no list holds; in training also what people are called."""
+    if isinstance(rng, TrainDraws) and rng.random() < _FIRST_NAME_SHARE:
+        return pick(rng, FIRST_NAMES)
     held = isinstance(rng, HeldDraws)
     while True:
         word = ''.join(pick(rng, _SYLLABLES) for _ in range(rng.randint(1, 3)))

@@ -181,9 +181,10 @@ def question_episode(
         complete
         and tool.intent in ('drive', 'turn')
         and user[-1:] not in '.!?'
-        and rng.random() < 0.15
+        and rng.random() < (0.15 if held else 0.1)
     ):
-        partner = command_for(rng.choice(complete), rng, held)
+        plain = not held and rng.random() < 0.5
+        partner = command_for(rng.choice(complete), rng, held, plain)
         pair = (
             (user, partner.base or partner.whole)
             if rng.random() < 0.6 or partner.open_end

@@ -12,10 +12,20 @@ from demo_model.other_commands import other
 from demo_model.phrasing import pick
 from demo_model.tools import Tool
 
+QUOTES = '"\''
+_BARE_TEXT_ENDS = ('{base}', '{base}?')
+_TEXT_ENDS = (*_BARE_TEXT_ENDS, '{base} please', '{base}, please', '{base}, robot')
 
-def command_for(tool: Tool, rng: random.Random, held: bool) -> Command:
-    """A command for any tool."""
-    maker = {'drive': drive, 'turn': turn, 'dock': dock, 'say': say}.get(tool.intent)
+
+def command_for(
+    tool: Tool, rng: random.Random, held: bool, plain: bool = False
+) -> Command:
+    """A command for any tool; `plain`: a drive or a turn in the plainest words."""
+    if tool.intent == 'drive':
+        return drive(tool, rng, held, plain)
+    if tool.intent == 'turn':
+        return turn(tool, rng, held, plain)
+    maker = {'dock': dock, 'say': say}.get(tool.intent)
     return maker(tool, rng, held) if maker else other(tool, rng, held)
 
 
@@ -33,9 +43,8 @@ def sentence(command: Command, rng: random.Random, held: bool) -> str:
         or (command.open_end and command.base[-1] in '!?' and wrapper.endswith(('?', 'please')))
         or (
             command.open_end
-            and not wrapper.endswith(
-                ('{base}', '{base}?', '{base} please', '{base}, please', '{base}, robot')
-            )
+            # nobody can tell whether what follows a text without quotes is part of it
+            and not wrapper.endswith(_TEXT_ENDS if command.base[-1] in QUOTES else _BARE_TEXT_ENDS)
         )
     ):
         wrapper = pick(rng, wrappers)
