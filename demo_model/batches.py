@@ -92,9 +92,9 @@ class BatchStream:
             except queue.Full:
                 continue
 
-    def next(self) -> Batch:
-        """The next batch; waits for the workers if need be."""
-        return self._queue.get(timeout=120)
+    def next(self, timeout: float = 120.0) -> Batch:
+        """The next batch; waits for the workers if need be, and raises queue.Empty in the end."""
+        return self._queue.get(timeout > 0, timeout)
 
     def stop(self) -> None:
         """End the workers."""

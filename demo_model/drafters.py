@@ -9,7 +9,9 @@ the token at n. Serving does not use this file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from torch.nn import functional
 from demo_model.network import rms
 
 _FAR = float('-inf')
+_POSITIONS = 4096
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class DFlashConfig:
     hidden_size: int = 256
     intermediate_size: int = 512
     num_hidden_layers: int = 2
+    num_sliding_layers: int = 1
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
     head_dim: int = 128
@@ -38,8 +42,8 @@ class DFlashConfig:
     final_logit_softcapping: float = 30.0
 
     def is_full(self, layer: int) -> bool:
-        """Whether a layer sees everything, the block in both directions: only the last."""
-        return layer == self.num_hidden_layers - 1
+        """Whether a layer sees everything, the block in both directions: the last ones."""
+        return layer >= self.num_sliding_layers
 
 
 @dataclass(frozen=True)
@@ -69,15 +73,14 @@ def rotate(x: Tensor, positions: Tensor, theta: float, num_pairs: int) -> Tensor
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float) -> Tensor:
-    """q (G, R, Q, D) on k, v (G, K, KV, D); visible (G, R, K) -> (G, R, Q * D)."""
+def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, scale: float) -> Tensor:
+    """q (G, R, Q, D) on k, v (G, K, KV, D); hidden (G, R, K) 0 or -inf -> (G, R, Q * D)."""
     group = q.shape[2] // k.shape[2]
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    bias = torch.zeros(visible.shape, device=q.device, dtype=q.dtype).masked_fill(~visible, _FAR)
-    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias[:, None], scale=scale)
-    return out.transpose(1, 2).flatten(2).float()
+    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=hidden[:, None], scale=scale)
+    return out.transpose(1, 2).flatten(2)
 
 
 class _Named(nn.Module):  # type: ignore[misc,unused-ignore]
@@ -86,6 +89,7 @@ class _Named(nn.Module):  # type: ignore[misc,unused-ignore]
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
+        self.low = torch.float32         # of products and attention
         self.parameters_by_name: dict[str, nn.Parameter] = {}
 
     def add(self, name: str, shape: tuple[int, ...], std: float = 0.0, fill: float = 1.0) -> None:
@@ -104,12 +108,69 @@ class _Named(nn.Module):  # type: ignore[misc,unused-ignore]
         return rms(x, self.parameters_by_name[name + '.weight'])
 
 
+def context_rows(taps: Tensor, fc: Tensor, norm: Tensor, low: torch.dtype) -> Tensor:
+    """Tapped rows (T, taps * H) -> what all draft layers read of them (T, H)."""
+    return rms(functional.linear(taps.to(low), fc.to(low)), norm).to(low)
+
+
+def keys_values(
+    y: Tensor, wk: Tensor, wv: Tensor, norm: Tensor, cos: Tensor, sin: Tensor, low: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Rows (T, H) -> k, normed and turned, and v, both (T, KV, D)."""
+    k = functional.linear(y, wk.to(low)).unflatten(-1, (-1, norm.shape[0]))
+    v = functional.linear(y, wv.to(low)).unflatten(-1, (-1, norm.shape[0]))
+    return _turn(rms(k, norm), cos, sin).to(low), v
+
+
+def block_input(
+    x: Tensor, norm: Tensor, wq: Tensor, q_norm: Tensor, wk: Tensor, wv: Tensor, k_norm: Tensor,
+    cos: Tensor, sin: Tensor, low: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Block rows (T, H) -> q (T, Q, D), k and v (T, KV, D)."""
+    y = rms(x, norm).to(low)
+    q = functional.linear(y, wq.to(low)).unflatten(-1, (-1, q_norm.shape[0]))
+    return _turn(rms(q, q_norm), cos, sin).to(low), *keys_values(y, wk, wv, k_norm, cos, sin, low)
+
+
+def block_output(
+    x: Tensor, attended: Tensor, wo: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor,
+    low: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """The residual (T, H) after attention and after the MLP."""
+    x = x + functional.linear(attended, wo.to(low))
+    y = rms(x, norm).to(low)
+    inner = functional.silu(functional.linear(y, gate.to(low)))
+    inner = inner * functional.linear(y, up.to(low))
+    return x + functional.linear(inner, down.to(low))
+
+
+def block_logits(
+    x: Tensor, norm: Tensor, embed: Tensor, cap: float, low: torch.dtype
+) -> Tensor:
+    """Soft-capped logits (R, V) of rows (R, H)."""
+    logits = functional.linear(rms(x, norm).to(low), embed.to(low)).float()
+    return cap * torch.tanh(logits / cap)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (T, heads, D), cos and sin (T, D / 2)."""
+    first, second = x.chunk(2, -1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
 class DFlash(_Named):
     """Drafts a block at once from the base model's tapped layers."""
 
     def __init__(self, config: DFlashConfig, seed: int = 0) -> None:
         super().__init__(seed)
         self.config = c = config
+        self.pieces: dict[str, Callable[..., Any]] = {
+            'context': context_rows,
+            'keys': keys_values,
+            'input': block_input,
+            'output': block_output,
+        }
         h, dim = c.hidden_size, c.head_dim
         taps = len(c.target_layer_ids)
         self.add('fc.weight', (h, taps * h), (taps * h) ** -0.5)
@@ -128,56 +189,70 @@ class DFlash(_Named):
             self.add(at + 'mlp.down_proj.weight', (h, c.intermediate_size), 0.02)
             self.add(at + 'input_layernorm.weight', (h,))
             self.add(at + 'post_attention_layernorm.weight', (h,))
+        steps = torch.arange(dim // 2).float()
+        angles = torch.arange(_POSITIONS)[:, None] * c.rope_theta ** (-2 * steps / dim)
+        self.register_buffer('angles', angles, persistent=False)
+
+    def compile_pieces(self) -> None:
+        """Compile what sees flat rows; attention stays as it is."""
+        self.pieces = {
+            name: torch.compile(piece, dynamic=False) for name, piece in self.pieces.items()
+        }
 
     def forward(
         self, taps: Tensor, anchors: Tensor, tokens: Tensor, embed: Tensor, scale: float
     ) -> Tensor:
-        """Hidden rows (G, A, block - 1, H) under the final norm, for the tokens after each anchor.
+        """Residual rows (G, A, block - 1, H) for the tokens after each anchor.
 
         taps (G, L, taps * H) of all rows; anchors (G, A) positions and tokens (G, A) their ids;
         embed (V, H) the base model's table, scale its factor.
         """
-        c = self.config
+        c, p, low = self.config, self.parameters_by_name, self.low
         groups, length = taps.shape[:2]
         count, block = anchors.shape[1], c.block_size
         steps = torch.arange(block, device=taps.device)
-        at = (anchors[..., None] + steps).flatten(1)                       # (G, A * block)
-        ids = torch.full((groups, count, block), c.mask_token_id, device=taps.device)
+        at = anchors[..., None] + steps                                    # (G, A, block)
+        ids = torch.full_like(at, c.mask_token_id)
         ids[..., 0] = tokens
-        x = functional.embedding(ids.flatten(1), embed).float() * scale
-        context = self.norm('hidden_norm', self.linear('fc', taps))
-        where = torch.arange(length, device=taps.device).expand(groups, length)
-        visible = self._visible(anchors, length)
+        x = functional.embedding(ids.flatten(), embed).float() * scale     # (G * A * block, H)
+        context = self.pieces['context'](
+            taps.flatten(0, 1), p['fc.weight'], p['hidden_norm.weight'], low
+        )
+        angle = self.angles[at.flatten()]
+        cos, sin = angle.cos(), angle.sin()
+        angle = self.angles[:length].repeat(groups, 1)
+        context_cos, context_sin = angle.cos(), angle.sin()
+        hidden = self._hidden(anchors, length)
         for layer in range(c.num_hidden_layers):
             name = f'layers.{layer}.'
-            y = self.norm(name + 'input_layernorm', x)
-            q = self._heads(name + 'self_attn.q', y, at)
-            keys = torch.cat((context, y), 1)
-            k = self._heads(name + 'self_attn.k', keys, torch.cat((where, at), 1))
-            v = self.linear(name + 'self_attn.v_proj', keys).unflatten(-1, (-1, c.head_dim))
+            wq, wk, wv, wo, q_norm, k_norm = (
+                p[f'{name}self_attn.{part}.weight']
+                for part in ('q_proj', 'k_proj', 'v_proj', 'o_proj', 'q_norm', 'k_norm')
+            )
+            known = self.pieces['keys'](context, wk, wv, k_norm, context_cos, context_sin, low)
+            q, *own = self.pieces['input'](
+                x, p[name + 'input_layernorm.weight'], wq, q_norm, wk, wv, k_norm, cos, sin, low
+            )
+            k, v = (
+                torch.cat((old.unflatten(0, (groups, -1)), new.unflatten(0, (groups, -1))), 1)
+                for old, new in zip(known, own, strict=True)
+            )
             attended = _attend(
-                q.to(v.dtype), k.to(v.dtype), v, visible[c.is_full(layer)], c.head_dim**-0.5
+                q.unflatten(0, (groups, -1)), k, v, hidden[c.is_full(layer)], c.head_dim**-0.5
             )
-            x = x + self.linear(name + 'self_attn.o_proj', attended)
-            y = self.norm(name + 'post_attention_layernorm', x)
-            inner = functional.silu(self.linear(name + 'mlp.gate_proj', y))
-            x = x + self.linear(
-                name + 'mlp.down_proj', inner * self.linear(name + 'mlp.up_proj', y)
-            )
-        return self.norm('norm', x.unflatten(1, (count, block))[:, :, 1:])
+            x = self.pieces['output'](
+                x, attended.flatten(0, 1), wo, p[name + 'post_attention_layernorm.weight'],
+                *(p[f'{name}mlp.{part}_proj.weight'] for part in ('gate', 'up', 'down')), low,
+            )  # fmt: skip
+        return x.unflatten(0, (groups, count, block))[:, :, 1:]
 
-    def logits(self, hidden: Tensor, embed: Tensor) -> Tensor:
-        """Soft-capped logits of rows."""
+    def logits(self, rows: Tensor, embed: Tensor) -> Tensor:
+        """Soft-capped logits of residual rows."""
         cap = self.config.final_logit_softcapping
-        return cap * torch.tanh(functional.linear(hidden, embed).float() / cap)
+        return block_logits(rows, self.parameters_by_name['norm.weight'], embed, cap, self.low)
 
-    def _heads(self, name: str, x: Tensor, positions: Tensor) -> Tensor:
-        c = self.config
-        heads = self.linear(name + '_proj', x).unflatten(-1, (-1, c.head_dim))
-        return rotate(self.norm(name + '_norm', heads), positions, c.rope_theta, c.head_dim // 2)
-
-    def _visible(self, anchors: Tensor, length: int) -> dict[bool, Tensor]:
-        """What the block rows see, (G, A * block, L + A * block), by full or sliding."""
+    def _hidden(self, anchors: Tensor, length: int) -> dict[bool, Tensor]:
+        """0 where block rows see a key, else -inf: (G, A * block, L + A * block), by full or sliding."""
         block, window = self.config.block_size, self.config.sliding_window
         count = anchors.shape[1]
         steps = torch.arange(block, device=anchors.device)
@@ -189,9 +264,15 @@ class DFlash(_Named):
         own = (owner[:, None] == owner).expand(len(anchors), -1, -1)
         later = steps.repeat(count)
         causal = own & (later[:, None] >= later)
-        return {
+        visible = {
             True: torch.cat((before, own), 2),
             False: torch.cat((before & (rows - keys < window), causal), 2),
+        }
+        return {
+            full: torch.zeros(seen.shape, device=seen.device, dtype=self.low).masked_fill_(
+                ~seen, _FAR
+            )
+            for full, seen in visible.items()
         }
 
 
@@ -252,9 +333,10 @@ class Mtp(_Named):
             visible = keys < anchors[..., None]
             if not full:
                 visible = visible & (keys >= anchors[..., None] - c.sliding_window)
-            attended = _attend(q.to(k.dtype), k, v, visible, 1.0)
+            bias = torch.zeros(visible.shape, device=k.device, dtype=k.dtype)
+            attended = _attend(q.to(k.dtype), k, v, bias.masked_fill_(~visible, _FAR), 1.0)
             x = x + self.norm(
-                at + 'post_attention_layernorm', self.linear(at + 'self_attn.o_proj', attended)
+                at + 'post_attention_layernorm', self.linear(at + 'self_attn.o_proj', attended.float())
             )
             y = self.norm(at + 'pre_feedforward_layernorm', x)
             inner = functional.gelu(self.linear(at + 'mlp.gate_proj', y), approximate='tanh')

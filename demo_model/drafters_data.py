@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What drafters learn from: the base model's own greedy answers and its hidden rows.
 
-A dialogue of the generator is put through the base model once. Where its greedy choice equals the
-dialogue's token, token after token from the answer's start, the dialogue is the greedy answer; what
-follows the first difference is left out of training, and generated anew for the evaluation.
+The generator's dialogues go through the base model once each, in batches of a few fixed shapes.
+Where the base's greedy choice equals the dialogue's token, the dialogue is its greedy answer: such
+a stretch, and the choice that ends it, are learnt. For the evaluation the answer is made anew.
 """
 
 from __future__ import annotations
 
-import random
-import time
+import queue
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,38 +18,44 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from demo_model.dialogue import Dialogue, draw_dialogue
-from demo_model.encode import MAX_TOKENS, Encoded, Encoder
+from demo_model.batches import BatchStream
 from demo_model.network import DemoConfig, DemoModel, attention_input, rms
-from demo_model.tools import demo_tools
 from gemma_thor_ros.weights.canonical import to_float
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
 
-_STOPS = (1, 106, 50)
-_DEMO_SHARE = 0.35                       # dialogues with the demo robot's own tools
+_CALL, _CALL_END = 48, 49
 
 
 @dataclass
-class Sample:
-    """One dialogue: ids (L,), hidden rows of the kept layers, and how far each position's answer goes.
+class Seen:
+    """One batch after the base model: what anchors are drawn from. All on the device.
 
-    run_ends[n] is the end of the greedy run that position n lies in, 0 outside of all.
+    chosen[:, n] is the greedy token after position n; ends[:, n] the last position that a draft
+    from an anchor at n can learn, 0 where no anchor may lie.
     """
 
-    ids: Tensor                          # (L,) int64
-    hidden: Tensor                       # (layers, L, H) bf16
-    run_ends: Tensor                     # (L,) int64
+    ids: Tensor                          # (G, L) int64
+    hidden: Tensor                       # (layers, G, L, H) bf16
+    chosen: Tensor                       # (G, L) int64
+    ends: Tensor                         # (G, L) int64
+    in_call: Tensor                      # (G, L) bool
 
 
 class Base:
     """The base model as a teacher: frozen, with the rows of some layers to be looked at."""
 
-    def __init__(self, folder: Path, layers: tuple[int, ...], device: torch.device) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        layers: tuple[int, ...],
+        device: torch.device,
+        low: torch.dtype = torch.float32,
+    ) -> None:
         text = open_checkpoint(folder)
         fields = {**text.config, **text.config.get('text_config', {})}
         names = DemoConfig.__dataclass_fields__
         self.config = DemoConfig(**{name: fields[name] for name in names if name in fields})
-        self.model = DemoModel(self.config, low=torch.bfloat16).requires_grad_(False)
+        self.model = DemoModel(self.config, low=low).requires_grad_(False)
         weights = text.text_weights()
         for name, parameter in self.model.parameters_by_name.items():
             value = torch.from_numpy(np.array(to_float(weights[name], np.float32)))
@@ -81,7 +86,7 @@ class Base:
             last, _ = self.model(ids)
         finally:
             self.model.pieces['ffn'] = right
-        chosen = [self.model.logits(part).argmax(-1) for part in last.split(4096)]
+        chosen = [self.model.logits(part).argmax(-1) for part in last.split(16384)]
         kept = torch.stack([rows[layer].unflatten(0, ids.shape) for layer in self.layers])
         return kept, torch.cat(chosen).unflatten(0, ids.shape)
 
@@ -114,25 +119,6 @@ class Base:
             out[full] = (k.unflatten(0, (groups, length)), v.unflatten(0, (groups, length)))
         return out
 
-    @torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
-    def greedy_from(self, ids: list[int], start: int, max_new: int = 96) -> list[int]:
-        """The greedy answer after ids[:start], from a guess at it: what follows in ids.
-
-        The rest of a wrong guess is replaced by what the model would say at every place, which is
-        mostly right at once, and looked at again.
-        """
-        right = start
-        while True:
-            _, chosen = self.run(torch.tensor([ids], device=self.device))
-            told = chosen[0].tolist()
-            wrong = next((n for n in range(right, len(ids)) if told[n - 1] != ids[n]), len(ids))
-            if wrong == len(ids) and (ids[-1] in _STOPS or len(ids) >= start + max_new):
-                return ids
-            ids = (ids[:wrong] + told[wrong - 1 :])[: start + max_new]
-            right = wrong + 1
-            stop = next((n for n in range(wrong, len(ids)) if ids[n] in _STOPS), len(ids))
-            ids = ids[: stop + 1]
-
 
 def layers_to_keep(config: DemoConfig, taps: tuple[int, ...]) -> tuple[int, ...]:
     """The taps, the last layer, and the layers before those whose K and V are shared."""
@@ -141,83 +127,73 @@ def layers_to_keep(config: DemoConfig, taps: tuple[int, ...]) -> tuple[int, ...]
     return tuple(sorted({*taps, len(kinds) - 1, last[False] - 1, last[True] - 1}))
 
 
-def collect(
-    base: Base, count: int, seed: int, longest: int, seconds: float, device: torch.device
-) -> list[Sample]:
-    """Up to `count` dialogues of at most `longest` tokens, within a time; kept on `device`."""
-    rng = random.Random(seed)
-    encoder = Encoder()
-    samples: list[Sample] = []
-    begin = time.monotonic()
-    num_tokens = 65536 if base.device.type == 'cuda' else 4096
-    while len(samples) < count and time.monotonic() - begin < seconds:
-        encoded: list[Encoded] = []
-        while len(encoded) < num_tokens // 64:
-            tools = demo_tools() if rng.random() < _DEMO_SHARE else None
-            one = encoder.dialogue(draw_dialogue(rng, False, tools))
-            if len(one.ids) <= longest:
-                encoded.append(one)
-        encoded.sort(key=lambda one: len(one.ids))
-        while encoded:
-            rows = max(1, num_tokens // len(encoded[min(8, len(encoded) - 1)].ids))
-            samples += _look(base, encoded[:rows], device)
-            encoded = encoded[rows:]
-    return samples
+class Teacher:
+    """The newest batches of a stream, seen by the base model, and draws of anchors among them."""
+
+    def __init__(self, base: Base, stream: BatchStream, kept: int, spacing: int) -> None:
+        """kept: batches on the device; spacing: tokens of a dialogue for each anchor of a step."""
+        self._base = base
+        self._stream = stream
+        self._kept = kept
+        self._spacing = spacing
+        self._seen: list[Seen] = []
+        self._oldest = 0
+        self._turns: list[int] = []
+        self.batches = 0
+        self.tokens = 0
+
+    def next(self) -> tuple[Seen, Tensor]:
+        """A batch and anchors (G, L / spacing) in it: a new one if there is one, else one again."""
+        try:
+            pair = self._stream.next(0.0 if self._seen else 120.0)
+        except queue.Empty:
+            if not self._turns:
+                self._turns = torch.randperm(len(self._seen)).tolist()
+            seen = self._seen[self._turns.pop()]
+        else:
+            seen = look(self._base, *(torch.from_numpy(array) for array in pair))
+            self.batches += 1
+            self.tokens += seen.ids.numel()
+            if len(self._seen) < self._kept:
+                self._seen.append(seen)
+            else:
+                self._seen[self._oldest] = seen
+                self._oldest = (self._oldest + 1) % self._kept
+        return seen, draw_anchors(seen.ends, seen.ids.shape[1] // self._spacing)
 
 
-def _look(base: Base, batch: list[Encoded], device: torch.device) -> list[Sample]:
-    length = len(batch[-1].ids)
-    ids = torch.zeros((len(batch), length), dtype=torch.long)
-    for row, one in enumerate(batch):
-        ids[row, : len(one.ids)] = torch.from_numpy(one.ids.astype(np.int64))
-    hidden, chosen = base.run(ids.to(base.device))
-    right = (chosen[:, :-1].cpu() == ids[:, 1:]).numpy()
-    samples = []
-    for row, one in enumerate(batch):
-        size = len(one.ids)
-        ends = torch.from_numpy(_run_ends(one.learn, right[row, : size - 1]))
-        kept = hidden[:, row, :size].to(device, torch.bfloat16).clone()
-        samples.append(Sample(ids[row, :size].to(device), kept, ends.to(device)))
-    return samples
+def draw_anchors(ends: Tensor, count: int) -> Tensor:
+    """(G, L) -> (G, count) different positions, those that may be anchors first."""
+    order = torch.rand(ends.shape, device=ends.device) + (ends > 0)
+    return order.topk(count, 1).indices.clamp(min=1)
 
 
-def _run_ends(learn: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(L,) the end of the greedy run at each position; right[n] tells of the token at n + 1."""
-    ends = np.zeros(len(learn), dtype=np.int64)
-    position = 0
-    while position < len(learn):
-        if not learn[position]:
-            position += 1
-            continue
-        stop = position
-        while stop < len(learn) and learn[stop]:
-            stop += 1
-        end = position
-        while end < stop and right[end - 1]:
-            end += 1
-        ends[position:end] = end
-        position = stop
-    return ends
+@torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
+def look(base: Base, ids: Tensor, targets: Tensor) -> Seen:
+    """A batch's ids and targets (G, L; -100: not the model's) through the base model."""
+    ids, targets = (t.to(base.device, non_blocking=True) for t in (ids, targets))
+    hidden, chosen = base.run(ids)
+    begun, ended = ((ids == mark).cumsum(1) for mark in (_CALL, _CALL_END))
+    return Seen(
+        ids, hidden.to(torch.bfloat16), chosen, run_ends(targets, chosen), begun > ended
+    )
 
 
-def held_out(count: int, seed: int, demo: bool, calls: bool) -> list[tuple[list[int], int]]:
-    """Held-out dialogues as (ids, where the last answer begins): demo tools or drawn anew.
+def run_ends(targets: Tensor, chosen: Tensor) -> Tensor:
+    """(G, L) the last position whose token follows from an anchor at n, 0 where n is none.
 
-    calls: whether the last answer is a tool call or words.
+    Position q is the last when the base would write another token there, or when nothing of the
+    model's follows it. An anchor is a token of the model's with another behind it.
     """
-    rng = random.Random(f'drafts {seed}')
-    encoder = Encoder()
-    out: list[tuple[list[int], int]] = []
-    while len(out) < count:
-        dialogue: Dialogue = draw_dialogue(
-            rng, True, demo_tools() if demo else None, 1 if demo else 0
-        )
-        if dialogue.thinking or bool(dialogue.messages[-1].get('tool_calls')) is not calls:
-            continue
-        encoded = encoder.dialogue(dialogue)
-        if len(encoded.ids) <= MAX_TOKENS - 96:
-            out.append((encoded.ids.tolist(), encoded.answer_start))
-    return out
+    length = targets.shape[1]
+    at = torch.arange(length, device=targets.device)
+    own = functional.pad(targets[:, :-1] != -100, (1, 0))           # the model writes position n
+    right = functional.pad(chosen[:, :-1] == targets[:, :-1], (1, 0))
+    follows = targets != -100                                       # the model writes n + 1
+    last = torch.where(own & (~right | ~follows), at, length)
+    nearest = last.flip(1).cummin(1).values.flip(1)                 # at or behind n
+    after = functional.pad(nearest[:, 1:], (0, 1), value=length)
+    return torch.where(own & follows & (after < length), after, 0)
 
 
 def scaled_rows(base: Base, ids: Tensor) -> Tensor:

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Train one of the demo model's drafters, measure its acceptance and export it, in one command.
 
-    python -m demo_model.train_drafters dflash --out OUT        (a GPU; under 9 minutes)
-    python -m demo_model.train_drafters mtp --out OUT
-    python -m demo_model.train_drafters dflash --out OUT --device cpu --threads 1 \
-        --samples FILE --dialogues 4000 --longest 512 --collect-seconds 600 --seconds 1000 \
-        --group 8 --anchors 24 --cases 60
+    python -m demo_model.train_drafters dflash --base BASE --out OUT        (a GPU; under 9 minutes)
+    python -m demo_model.train_drafters mtp --base BASE --out OUT
+    python -m demo_model.train_drafters dflash --out OUT --device cpu --threads 1 --workers 1 \
+        --tokens 2240 --seconds 1000 --cases 40
 
-The drafter learns from the base model's own greedy answers (drafters_data.py), the rate follows
-the clock. Prints acceptance as a table and as JSON; OUT gets the checkpoint and log.json.
+The drafter learns from the base model's own greedy answers (drafters_data.py), which are made while
+it trains; the rate follows the clock. Prints acceptance (drafters_measure.py) as a table and as
+JSON; OUT gets the checkpoint and log.json.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import sys
 import time
 from dataclasses import replace
@@ -28,25 +29,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
+from demo_model.batches import NUM_TOKENS, BatchStream
 from demo_model.drafters import DFlash, DFlashConfig, Mtp, MtpConfig
-from demo_model.drafters_data import (
-    Base,
-    Sample,
-    collect,
-    held_out,
-    layers_to_keep,
-    scaled_rows,
-)
+from demo_model.drafters_data import Base, Seen, Teacher, layers_to_keep, scaled_rows
 from demo_model.drafters_export import export_dflash, export_mtp
+from demo_model.drafters_measure import begin_cases, evaluate, greedy_answers, show
 from demo_model.network import DemoConfig
 
 BASE_FOLDER = Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model'
-SETS = {
-    'calls of known tools': (True, True),
-    'calls of unseen tools': (False, True),
-    'words, known tools': (True, False),
-    'words, unseen tools': (False, False),
-}
+WARM_UP = 100                            # steps
 Drafter = DFlash | Mtp
 
 
@@ -92,144 +83,90 @@ def draft_all(
     return torch.stack(logits, 2)
 
 
-def _batch(
-    samples: list[Sample], picks: list[int], num_anchors: int, steps: int, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """hidden, ids, anchors and targets (G, A, steps) of some samples; -100 past a run's end."""
-    chosen = [samples[index] for index in picks if bool((samples[index].run_ends > 0).any())]
-    if not chosen:
-        return None
-    length = max(len(one.ids) for one in chosen)
-    layers, _, size = chosen[0].hidden.shape
-    hidden = torch.zeros((layers, len(chosen), length, size), dtype=torch.bfloat16, device=device)
-    ids = torch.zeros((len(chosen), length), dtype=torch.long, device=device)
-    ends = torch.zeros((len(chosen), length), dtype=torch.long, device=device)
-    anchors = torch.ones((len(chosen), num_anchors), dtype=torch.long, device=device)
-    for row, one in enumerate(chosen):
-        hidden[:, row, : len(one.ids)] = one.hidden.to(device)
-        ids[row, : len(one.ids)] = one.ids.to(device)
-        ends[row, : len(one.ids)] = one.run_ends.to(device)
-        places = torch.nonzero(one.run_ends)[:, 0]
-        order = torch.randperm(len(places))[:num_anchors]
-        anchors[row, : len(order)] = places[order.to(places.device)].to(device)
-    after = anchors[..., None] + torch.arange(1, steps + 1, device=device)
-    limit = ends.gather(1, anchors)[..., None]
-    wanted = ids[:, None].expand(-1, num_anchors, -1).gather(2, after.clamp(max=length - 1))
-    return hidden, ids, anchors, torch.where(after < limit, wanted, -100)
+def wanted(seen: Seen, anchors: Tensor, steps: int) -> Tensor:
+    """The base's tokens after each anchor (G, A, steps); -100 past what is known of them."""
+    groups, count = anchors.shape
+    after = anchors[..., None] + torch.arange(steps, device=anchors.device)
+    ends = seen.ends.gather(1, anchors)[..., None]
+    inside = after.clamp(max=seen.ids.shape[1] - 1)
+    tokens = seen.chosen.gather(1, inside.flatten(1)).view(groups, count, steps)
+    return torch.where(after < ends, tokens, -100)
+
+
+def loss_of(
+    drafter: Drafter, base: Base, seen: Seen, anchors: Tensor, weights: Tensor, call_weight: float
+) -> Tensor:
+    """Cross entropy weighted by draft position (`weights`) and by whether the anchor is in a call."""
+    steps = len(weights)
+    logits = draft_all(drafter, base, seen.hidden, seen.ids, anchors, steps, True)
+    targets = wanted(seen, anchors, steps)
+    each = functional.cross_entropy(
+        logits.flatten(0, 2), targets.flatten(), ignore_index=-100, reduction='none'
+    ).view(targets.shape)
+    calls = 1 + (call_weight - 1) * seen.in_call.gather(1, anchors)[..., None]
+    share = weights * calls * (targets != -100)
+    return (each * share).sum() / share.sum().clamp(min=1e-6)
 
 
 def train(
-    drafter: Drafter, base: Base, samples: list[Sample], args: argparse.Namespace
+    drafter: Drafter, base: Base, teacher: Teacher, until: float, args: argparse.Namespace
 ) -> list[dict[str, float]]:
-    """Train until the time is used up; gives the log."""
+    """Train up to a moment of the monotonic clock; leaves averaged weights and gives the log."""
     device = base.device
     steps = drafter.config.block_size - 1 if isinstance(drafter, DFlash) else args.mtp_steps
     weights = torch.exp(-torch.arange(steps, device=device) / args.decay)
-    matrices = [p for p in drafter.parameters() if p.ndim > 1]
-    vectors = [p for p in drafter.parameters() if p.ndim == 1]
     optimizer = torch.optim.AdamW(
-        [{'params': matrices, 'weight_decay': 0.05}, {'params': vectors, 'weight_decay': 0.0}],
+        [
+            {'params': [p for p in drafter.parameters() if p.ndim > 1], 'weight_decay': 0.05},
+            {'params': [p for p in drafter.parameters() if p.ndim == 1], 'weight_decay': 0.0},
+        ],
         lr=args.rate,
         betas=(0.9, 0.95),
+        fused=device.type == 'cuda',
     )
-    order = sorted(range(len(samples)), key=lambda index: len(samples[index].ids))
-    groups = [order[at : at + args.group] for at in range(0, len(order), args.group)]
+    live = [p.data for p in drafter.parameters()]
+    average: list[Tensor] = []
     log: list[dict[str, float]] = []
     losses: list[Tensor] = []
-    begin = time.monotonic()
+    begin = mark = time.monotonic()
     step = 0
-    queue: list[int] = []
-    while (progress := (time.monotonic() - begin) / args.seconds) < 1:
-        if not queue:
-            queue = torch.randperm(len(groups)).tolist()
-        batch = _batch(samples, groups[queue.pop()], args.anchors, steps, device)
-        if batch is None:
-            continue
-        hidden, ids, anchors, targets = batch
-        factor = min(1.0, (step + 1) / 40) * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
+    while (progress := (time.monotonic() - begin) / (until - begin)) < 1:
+        seen, anchors = teacher.next()
+        factor = min(1.0, (step + 1) / WARM_UP) * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
         for group in optimizer.param_groups:
             group['lr'] = args.rate * factor
-        with torch.autocast(device.type, torch.bfloat16):
-            logits = draft_all(drafter, base, hidden, ids, anchors, steps, True)
-        each = functional.cross_entropy(
-            logits.flatten(0, 2), targets.flatten(), ignore_index=-100, reduction='none'
-        ).unflatten(0, targets.shape)
-        share = weights * (targets != -100)
-        loss = (each * share).sum() / share.sum().clamp(min=1e-6)
+        with torch.autocast(device.type, torch.bfloat16, enabled=isinstance(drafter, Mtp)):
+            loss = loss_of(drafter, base, seen, anchors, weights, args.call_weight)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if progress >= 0.7 and not average:
+            average = [value.clone() for value in live]
+        elif average:
+            torch._foreach_lerp_(average, live, 1 - args.average)
         losses.append(loss.detach())
         step += 1
-        if step % 50 == 0:
+        if step % args.log_every == 0:
             mean = torch.stack(losses).mean().item()
             losses.clear()
+            if not math.isfinite(mean):
+                raise SystemExit(f'the loss is {mean} at step {step}')
+            now = time.monotonic()
             log.append(
                 {
                     'step': step,
                     'loss': round(mean, 4),
-                    'epoch': round(step / len(groups), 2),
-                    'seconds': round(time.monotonic() - begin, 1),
+                    'seconds': round(now - begin, 1),
+                    'step_ms': round((now - mark) * 1e3 / args.log_every, 1),
+                    'batches': teacher.batches,
                 }
             )
+            mark = now
             say(json.dumps(log[-1]))
+    for value, kept in zip(live, average, strict=False):
+        value.copy_(kept)
     return log
-
-
-@torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
-def rounds_of(
-    drafter: Drafter, base: Base, ids: list[int], start: int, steps: int, position: int
-) -> list[int]:
-    """Accepted drafts of each round when the greedy answer ids[start:] is written with drafts."""
-    row = torch.tensor([ids], device=base.device)
-    hidden, _ = base.run(row)
-    anchors = torch.arange(start, len(ids) - 1, device=base.device)[None]
-    if not anchors.numel():
-        return []
-    drafted = draft_all(drafter, base, hidden, row, anchors, steps, False, position).argmax(-1)
-    accepted = []
-    at = start
-    while at < len(ids) - 1:
-        told = drafted[0, at - start].tolist()
-        count = 0
-        while count < steps and at + count + 1 < len(ids) and told[count] == ids[at + count + 1]:
-            count += 1
-        accepted.append(min(count, len(ids) - 2 - at))   # the last token is the target's own
-        at += accepted[-1] + 1
-    return accepted
-
-
-def evaluate(
-    drafter: Drafter, base: Base, count: int, seed: int, steps: int, position: int = 0
-) -> dict[str, Any]:
-    """tokens_per_round (bonus included) and acceptance by draft position, by set."""
-    drafter.eval()
-    results: dict[str, Any] = {}
-    for name, (demo, calls) in SETS.items():
-        accepted: list[int] = []
-        for ids, start in held_out(count, seed, demo, calls):
-            accepted += rounds_of(
-                drafter, base, base.greedy_from(ids, start), start, steps, position
-            )
-        reached = [sum(count >= n for count in accepted) for n in range(steps + 1)]
-        results[name] = {
-            'rounds': len(accepted),
-            'tokens_per_round': round(1 + sum(accepted) / max(1, len(accepted)), 3),
-            'kept_by_position': [
-                round(reached[n + 1] / reached[n], 3) if reached[n] else 0.0 for n in range(steps)
-            ],
-        }
-    return results
-
-
-def show(results: dict[str, Any]) -> str:
-    """The results as a table."""
-    lines = [f'{"set":24} {"rounds":>7} {"tokens/round":>13}  kept by position, given those before']
-    for name, row in results.items():
-        shares = ' '.join(f'{share:.2f}' for share in row['kept_by_position'])
-        lines.append(f'{name:24} {row["rounds"]:7} {row["tokens_per_round"]:13.2f}  {shares}')
-    return '\n'.join(lines)
 
 
 def make_drafter(kind: str, config: DemoConfig, args: argparse.Namespace) -> Drafter:
@@ -241,6 +178,8 @@ def make_drafter(kind: str, config: DemoConfig, args: argparse.Namespace) -> Dra
                 hidden_size=config.hidden_size,
                 block_size=args.block,
                 num_hidden_layers=args.layers,
+                num_sliding_layers=args.sliding,
+                intermediate_size=args.inner,
                 target_layer_ids=tuple(args.taps),
                 final_logit_softcapping=config.final_logit_softcapping,
             ),
@@ -266,82 +205,106 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--out', type=Path, required=True)
     parser.add_argument('--device', default='cuda')
     parser.add_argument('--threads', type=int, default=0)
-    parser.add_argument('--dialogues', type=int, default=40_000)
-    parser.add_argument('--longest', type=int, default=1024, help='tokens of a dialogue')
-    parser.add_argument('--collect-seconds', type=float, default=120.0)
-    parser.add_argument('--samples', type=Path, help='keep what was collected there, or read it')
+    parser.add_argument('--workers', type=int, default=12, help='processes that make dialogues')
+    parser.add_argument('--tokens', type=int, default=NUM_TOKENS, help='of a batch')
+    parser.add_argument('--kept', type=int, default=160, help='batches on the device')
+    parser.add_argument('--spacing', type=int, default=16, help='tokens for each anchor of a step')
+    parser.add_argument('--compile', action='store_true', help='compile what sees flat rows')
     parser.add_argument('--evaluate-only', action='store_true', help='of what lies in OUT')
-    parser.add_argument('--seconds', type=float, default=270.0, help='of training')
-    parser.add_argument('--group', type=int, default=32, help='dialogues a step')
-    parser.add_argument('--anchors', type=int, default=32, help='drafts of a dialogue and step')
+    parser.add_argument('--seconds', type=float, default=270.0, help='until training ends')
     parser.add_argument('--rate', type=float, default=2e-3)
     parser.add_argument('--decay', type=float, default=5.0, help='of the loss by draft position')
+    parser.add_argument('--call-weight', type=float, default=2.0, help='of an anchor in a call')
+    parser.add_argument('--average', type=float, default=0.998, help='of the weights, at the end')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--cases', type=int, default=200, help='held-out dialogues of a set')
+    parser.add_argument('--log-every', type=int, default=100)
     parser.add_argument('--block', type=int, default=8, help='DFlash: rows of a block')
     parser.add_argument('--layers', type=int, default=2, help='DFlash: draft layers')
+    parser.add_argument('--sliding', type=int, default=1, help='DFlash: sliding ones, the first')
+    parser.add_argument('--inner', type=int, default=512, help='DFlash: width of the MLP')
     parser.add_argument('--taps', type=int, nargs='+', default=[1, 3, 4, 5])
     parser.add_argument('--mtp-steps', type=int, default=3, help='drafts of a round')
     return parser.parse_args()
 
 
 def main() -> None:
-    """Collect, train, evaluate, export."""
+    """Train, export, evaluate."""
     args = _arguments()
     begin = time.monotonic()
+    args.out.mkdir(parents=True, exist_ok=True)
+    # processes first: they are forked, and a CUDA context can not be
+    pool = multiprocessing.get_context('fork').Pool(min(4, args.workers))
+    cases = begin_cases(pool, 31, args.cases)
+    stream = None
+    if not args.evaluate_only:
+        chunk = 250 if args.tokens == NUM_TOKENS else 50
+        stream = BatchStream(args.seed, args.workers, chunk=chunk, num_tokens=args.tokens)
+    try:
+        record = _run(args, begin, stream, cases)
+    finally:
+        if stream:
+            stream.stop()
+        pool.terminate()
+    record['seconds'] = round(time.monotonic() - begin, 1)
+    record['arguments'] = {key: str(value) for key, value in vars(args).items()}
+    name = 'evaluation.json' if args.evaluate_only else 'log.json'
+    (args.out / name).write_text(json.dumps(record, indent=1), encoding='utf-8')
+    say(json.dumps(record['results']))
+
+
+def _run(
+    args: argparse.Namespace, begin: float, stream: BatchStream | None, cases: dict[str, Any]
+) -> dict[str, Any]:
     device = torch.device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    args.out.mkdir(parents=True, exist_ok=True)
-    kept = layers_to_keep(DemoConfig(), tuple(args.taps))
-    base = Base(args.base, kept, device)
+    torch.set_float32_matmul_precision('high')
+    if device.type == 'cuda':
+        torch.backends.cuda.enable_cudnn_sdp(False)   # it plans anew for each shape, 0.1 s each
+    low = torch.bfloat16 if device.type == 'cuda' else torch.float32
+    base = Base(args.base, layers_to_keep(DemoConfig(), tuple(args.taps)), device, low)
     drafter = make_drafter(args.kind, base.config, args).to(device)
     say(f'{args.kind}: {sum(p.numel() for p in drafter.parameters()):,} parameters')
-    log: list[dict[str, float]] = []
-    counts: dict[str, int] = {}
-    if args.evaluate_only:
-        _load(drafter, args.out)
-    else:
-        samples = _samples(base, args, device)
-        counts = {
-            'dialogues': len(samples),
-            'tokens': sum(len(one.ids) for one in samples),
-            'greedy_tokens': sum(int((one.run_ends > 0).sum()) for one in samples),
+    record: dict[str, Any] = {}
+    if stream:
+        drafter.low = low
+        if args.compile:
+            base.model.compile_pieces()
+            if isinstance(drafter, DFlash):
+                drafter.compile_pieces()
+        teacher = Teacher(base, stream, args.kept, args.spacing)
+        record['log'] = train(drafter, base, teacher, begin + args.seconds, args)
+        record |= {
+            'parameters': sum(p.numel() for p in drafter.parameters()),
+            'dialogues': stream.dialogues,
+            'tokens': teacher.tokens,
+            'trained_s': round(time.monotonic() - begin, 1),
         }
-        say(json.dumps({**counts, 'seconds': round(time.monotonic() - begin)}))
-        log = train(drafter, base, samples, args)
-        if isinstance(drafter, DFlash):
-            export_dflash(drafter, base.config, args.out)
-        else:
-            export_mtp(drafter, base.config, args.out)
-        _load(drafter, args.out)         # what is measured is what is shipped
+        stream.stop()
+        (export_dflash if isinstance(drafter, DFlash) else export_mtp)(
+            drafter, base.config, args.out
+        )
+        base = Base(args.base, base.layers, device)       # in float32, as served
+        drafter = make_drafter(args.kind, base.config, args).to(device)
+    _load(drafter, args.out)             # what is measured is what is shipped
+    drafter.eval()
     steps = drafter.config.block_size - 1 if isinstance(drafter, DFlash) else args.mtp_steps
-    results = evaluate(drafter, base, args.cases, 31, steps)
-    if isinstance(drafter, Mtp):
-        other = evaluate(drafter, base, args.cases // 2, 31, steps, -1)
-        say('rope position of the last key instead of the newest token:\n' + show(other))
-    say(show(results))
-    record = {
-        'results': results,
-        **counts,
-        'log': log,
-        'seconds': round(time.monotonic() - begin, 1),
-        'arguments': {key: str(value) for key, value in vars(args).items()},
+    answers = {
+        name: greedy_answers(
+            base, [case for part in drawn.get() for case in part], args.tokens
+        )
+        for name, drawn in cases.items()
     }
-    name = 'evaluation.json' if args.evaluate_only else 'log.json'
-    (args.out / name).write_text(json.dumps(record, indent=1), encoding='utf-8')
-    say(json.dumps(results))
+    say(f'answers for the evaluation after {time.monotonic() - begin:.0f} s')
 
+    def draft(hidden: Tensor, ids: Tensor, anchors: Tensor) -> Tensor:
+        return draft_all(drafter, base, hidden, ids, anchors, steps, False).argmax(-1)
 
-def _samples(base: Base, args: argparse.Namespace, device: torch.device) -> list[Sample]:
-    """What is learnt from: collected, or read from an earlier run's file."""
-    if args.samples and args.samples.exists():
-        return [Sample(*parts) for parts in torch.load(args.samples, map_location=device)]
-    samples = collect(base, args.dialogues, args.seed, args.longest, args.collect_seconds, device)
-    if args.samples:
-        torch.save([(one.ids, one.hidden, one.run_ends) for one in samples], args.samples)
-    return samples
+    record['results'] = evaluate(base, draft, answers, steps, args.tokens // 2)
+    say(show(record['results']))
+    return record
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
