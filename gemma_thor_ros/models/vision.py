@@ -75,7 +75,8 @@ class Vision:
     def encode(self, patches: npt.NDArray[np.uint8], columns: int) -> npt.NDArray[Any]:
         """The soft tokens (N, text hidden size) of one image's patches (P, side * side * 3).
 
-        `columns`: patches in a row. What image/prepare.py makes for `config.patch_side`.
+        `columns`: patches in a row. What image/prepare.py makes for `config.patch_side`. An array
+        of the device, which nothing else uses.
         """
         config, ops = self.config, self._ops
         if patches.shape[1] != 3 * config.patch_side ** 2 or patches.shape[0] % columns:
@@ -115,7 +116,8 @@ class _Tower:
         num, hidden = patches.shape[0], config.hidden_size
         rows = _padded(num, ops.row_tile)
         width = config.num_attention_heads * config.head_dim
-        residual, normed, branch = (ops.empty(rows, hidden) for _ in range(3))
+        residual = ops.wide(rows, hidden)
+        normed, branch = ops.empty(rows, hidden), ops.empty(rows, hidden)
         qkv, attended = ops.empty(rows, 3 * width), ops.empty(rows, width)
         products = ops.empty(rows, 2 * config.intermediate_size)
         inner = ops.empty(rows, config.intermediate_size)
@@ -136,7 +138,7 @@ class _Tower:
             self._project(branch, inner, layer.down_proj)
             ops.add_norms(residual, (), branch, layer.post_feedforward_layernorm, (), eps)
         num_tokens = num // config.pooling_kernel_size ** 2
-        pooled = ops.empty(_padded(num_tokens, ops.row_tile), hidden)
+        pooled = ops.wide(_padded(num_tokens, ops.row_tile), hidden)
         ops.pool(pooled[:num_tokens], residual[:num], columns, config.pooling_kernel_size,
                  hidden ** 0.5)
         if self._standard is not None:
@@ -175,7 +177,7 @@ class _Embedder:
         rows = _padded(num, ops.row_tile)
         x = ops.numbers(patches, rows, False)
         ops.layer_norm(x, *self._norms['patch_ln1'], LAYER_NORM_EPS)
-        hidden = ops.empty(rows, self._config.hidden_size)
+        hidden = ops.wide(rows, self._config.hidden_size)
         ops.linear(hidden, x, self._dense)
         ops.add_bias(hidden, self._bias)
         ops.layer_norm(hidden, *self._norms['patch_ln2'], LAYER_NORM_EPS)

@@ -4,7 +4,7 @@
 
 T tokens (rows of a step), R logit rows, H hidden, I intermediate, N out features, M in features,
 E experts, K experts of a token, V vocabulary, Q and KV heads, D head dim, P pages, S page size,
-B sequences, L layers, G columns that share a scale, C column tiles.
+B sequences, L layers, G columns that share a scale, C column tiles. In vision ops P patches.
 """
 
 from __future__ import annotations
@@ -87,6 +87,21 @@ SHAPES: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
     'draft_confidence': {'confidence': (('R',), 'f32'), 'shares': (('R', 'parts'), 'f32'),
                          'logits': (('R', 'V'), 'f32'), 'tokens': (('R',), 'i32'),
                          'records': (('R', 'record'), 'u8')},
+    'vision_numbers': {'out': (('P', 'M'), 'bf16'), 'patches': (('P', 'M'), 'u8')},
+    'vision_widen': {'out': (('P', 'M'), 'f32'), 'x': (('P', 'M'), 'bf16')},
+    'vision_positions': {'x': (('P', 'M'), 'f32')},
+    'vision_pool': {'out': (('N', 'M'), 'f32'), 'x': (('P', 'M'), 'f32')},
+    'vision_standardize': {'x': (('P', 'M'), 'f32'), 'bias': (('M',), 'f32'),
+                           'scale': (('M',), 'f32')},
+    'vision_bias': {'x': (('P', 'M'), 'f32'), 'bias': (('M',), 'f32')},
+    'vision_clip': {'x': (('P', 'M'), 'bf16')},
+    'vision_heads': {'qkv': (('P', 'three', 'N', 'D'), 'bf16'), 'q_norm': (('D',), 'f32'),
+                     'k_norm': (('D',), 'f32'), 'cos': (('places', 'quarter'), 'f32'),
+                     'sin': (('places', 'quarter'), 'f32')},
+    'vision_attention': {'out': (('P', 'N', 'D'), 'bf16'),
+                         'qkv': (('P', 'three', 'N', 'D'), 'bf16')},
+    'layer_norm': {'x': (('T', 'H'), 'bf16|f32'), 'weight': (('H',), 'f32'),
+                   'bias': (('H',), 'f32')},
     'sample': {'tokens': (('R',), 'i32'), 'logits': (('R', 'V'), 'f32'),
                'records': (('R', 'record'), 'u8'), 'ids': (('list',), 'i32'),
                'values': (('list',), 'f32'), 'masks': (('M', 'words'), 'u32')},

@@ -9,13 +9,20 @@ The scale is 1.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.rms_norm import inverse_rms
 from gemma_thor_ros.ops.rounding import Array, Rounding, stored
+from gemma_thor_ros.ops.shapes import check
 
 QUERY_TILE = 128                         # rows of one BLAS call: bounds the memory of the scores
+_WARPS = 4                               # of a block: 16 queries each
+_KEYS = 64                               # of a tile
 
 
 def axial_rope_table(num_patches: int, columns: int, theta: float, head_dim: int,
@@ -55,7 +62,7 @@ def vision_attention_ref(out: Array, qkv: Array, num_heads: int,
                          rounding: Rounding = 'none') -> None:
     """out (P, N D) = softmax(q k^T) v for each head of qkv (P, 3 N D).
 
-    'device' rounds the result to bf16; the probabilities stay as they are computed.
+    'device' rounds the probabilities to bf16 before they meet V, and the result.
     """
     num_patches = qkv.shape[0]
     heads = qkv.reshape(num_patches, 3, num_heads, -1)
@@ -66,11 +73,58 @@ def vision_attention_ref(out: Array, qkv: Array, num_heads: int,
         scores = q[:, rows] @ k.transpose(0, 2, 1)       # (N, R, P)
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
+        if rounding == 'device':         # MLX keeps the probabilities in float32
+            stored(scores, rounding)
         total = scores.sum(axis=-1, keepdims=True)
         attended = scores @ v
         attended /= total
         result[rows] = attended.transpose(1, 0, 2)
     stored(out, rounding)
+
+
+def vision_attention(out: Any, qkv: Any, stream: Any) -> None:
+    """Enqueue out (P, N, D) bf16 = attention of qkv (P, 3, N, D) bf16, normed and turned."""
+    sizes = check('vision_attention', out=out, qkv=qkv)
+    assert sizes['three'] == 3, sizes
+    chosen = attention_spec(sizes['N'], sizes['D'])
+    device.launch(device.compiled(chosen), (-(-sizes['P'] // (16 * _WARPS)), sizes['N']),
+                  32 * _WARPS, (out, qkv, sizes['P']), stream, shared_bytes(sizes['D']))
+
+
+def attention_spec(num_heads: int, head_dim: int) -> KernelSpec:
+    """What is compiled for N heads of D numbers."""
+    assert head_dim % 8 == 0 and head_dim <= 128, head_dim
+    return KernelSpec.of('vision_attention', D=head_dim, HEADS=num_heads, WARPS=_WARPS)
+
+
+def shared_bytes(head_dim: int) -> int:
+    """Dynamic shared memory: two tiles of K and of V, rows padded so that no bank is met twice."""
+    return 2 * _KEYS * (32 * (-(-head_dim // 16) | 1) + 16 * (head_dim // 8 | 1))
+
+
+def vision_heads(qkv: Any, q_norm: Any, k_norm: Any, cos: Any, sin: Any, columns: int, eps: float,
+                 stream: Any) -> None:
+    """Enqueue norm and rope of qkv (P, 3, N, D) bf16 in place; norms (D,) f32.
+
+    cos, sin (places, D / 4) f32 of each x and y: `axial_rope_table` of so many patches in a row
+    has them for x.
+    """
+    sizes = check('vision_heads', qkv=qkv, q_norm=q_norm, k_norm=k_norm, cos=cos, sin=sin)
+    assert sizes['three'] == 3 and sizes['quarter'] * 4 == sizes['D'], sizes
+    assert sizes['places'] >= max(columns, -(-sizes['P'] // columns)), (sizes, columns)
+    device.launch(device.compiled(heads_spec(sizes['N'], sizes['D'])), (sizes['P'],), 256,
+                  (qkv, q_norm, k_norm, cos, sin, columns, float(eps)), stream)
+
+
+def heads_spec(num_heads: int, head_dim: int) -> KernelSpec:
+    """What is compiled for N heads of D numbers."""
+    assert head_dim % 8 == 0 and head_dim <= 128, head_dim
+    return KernelSpec.of('vision_patches', 'vision_heads', D=head_dim, HEADS=num_heads)
+
+
+def flops(num_patches: int, num_heads: int, head_dim: int) -> int:
+    """Multiplications and additions of all pairs of patches."""
+    return 4 * num_patches ** 2 * num_heads * head_dim
 
 
 def bytes_moved(num_patches: int, num_heads: int, head_dim: int, element_bytes: int) -> int:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""What models/vision asks of a device, and the CPU's filling of it.
+"""What models/vision asks of a device, and the CPU's filling of it; a GPU's is vision_cuda.py.
 
 The ops of the text layers do most of a tower; those that only vision has stand here. Arrays are
 opaque to the caller except for their shapes.
@@ -36,12 +36,16 @@ Bounds = tuple[float, float, float, float]
 
 
 class VisionOps(Protocol):
-    """Outputs come first. P patches of one image, padded to whole tiles of `row_tile` rows."""
+    """Outputs come first. P patches of one image, padded to whole tiles of `row_tile` rows.
+
+    `empty` gives what goes into products, `wide` what is added up and keeps its bits.
+    """
 
     @property
     def row_tile(self) -> int: ...
     def scope(self) -> Any: ...
     def empty(self, *shape: int) -> Any: ...
+    def wide(self, *shape: int) -> Any: ...
     def numbers(self, patches: npt.NDArray[np.uint8], num_rows: int, centred: bool) -> Any: ...
     def linear(self, out: Any, x: Any, weight: Any) -> None: ...
     def clipped_linear(self, out: Any, x: Any, weight: Any, bounds: Bounds) -> None: ...
@@ -79,6 +83,10 @@ class CpuVisionOps:
     def empty(self, *shape: int) -> Any:
         """An array of zeros, so that padding rows stay finite."""
         return np.zeros(shape, self._table.dtype)
+
+    def wide(self, *shape: int) -> Any:
+        """The same: all is of one type here."""
+        return self.empty(*shape)
 
     def numbers(self, patches: npt.NDArray[np.uint8], num_rows: int, centred: bool) -> Any:
         """(num_rows, M) from patches (P, M); zeros in the padding rows."""

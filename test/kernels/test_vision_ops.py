@@ -1,0 +1,162 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a vision part runs on the device, op by op against the twins in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from machine import Array, Machine, error, from_bf16, normal, poisoned, to_bf16
+
+from gemma_thor_ros.ops import layer_norm, vision_attention, vision_patches
+
+ROUNDED = 2.5e-3                         # one rounding to bf16, as the relative 2-norm
+# N, D, columns and rows of patches: part of a tile, tiles with a rest, more than a block's queries
+SMALL = [(2, 24, 5, 3), (1, 72, 13, 5), (3, 16, 9, 15)]
+TRUE = [(16, 72, 60, 42), (16, 72, 48, 51)]      # of the 26B and the 31B
+
+
+def heads_of(machine: Machine, shape: tuple[int, int, int, int], seed: int = 1) -> Array:
+    num_heads, dim, columns, rows = shape
+    if machine.small and columns * rows > 200:
+        pytest.skip('large, for a device')
+    return normal(seed, columns * rows, 3, num_heads, dim)
+
+
+def attend(machine: Machine, qkv: Array) -> Array:
+    out = machine.put(poisoned((qkv.shape[0], *qkv.shape[2:]), 'bf16'))
+    machine.run(lambda: vision_attention.vision_attention(out, machine.put(qkv), machine.stream))
+    return machine.get(out)
+
+
+def attended(qkv: Array) -> Array:
+    expected = np.empty((qkv.shape[0], qkv.shape[2] * qkv.shape[3]))
+    vision_attention.vision_attention_ref(
+        expected, from_bf16(qkv).reshape(qkv.shape[0], -1), qkv.shape[2])
+    return expected.reshape(qkv.shape[0], *qkv.shape[2:])
+
+
+@pytest.mark.parametrize('shape', SMALL + TRUE)
+def test_attention(machine: Machine, shape: tuple[int, int, int, int]) -> None:
+    qkv = heads_of(machine, shape)
+    qkv[:, 0] *= 0.3                     # neither even means nor a single key
+    bits = to_bf16(qkv)
+    out = attend(machine, bits)
+    assert error(from_bf16(out), attended(bits)) < 1.5 * ROUNDED
+    assert np.array_equal(attend(machine, bits), out)
+    # planted: the last patch is left out, and a column of a head
+    short = attended(bits[:-1])
+    assert error(from_bf16(out[:-1]), short) > 2 * ROUNDED
+    bits[:, 0, :, -1] = 0
+    assert error(from_bf16(out), attended(bits)) > 2 * ROUNDED
+
+
+def test_scores_that_grow(machine: Machine) -> None:
+    """Each tile of keys raises the maximum by much: sums shrink to nothing."""
+    qkv = heads_of(machine, (1, 16, 16, 12))
+    qkv[:, 0], qkv[:, 1] = 1.0, np.linspace(-8, 8, 192)[:, None, None]
+    bits = to_bf16(qkv)
+    assert error(from_bf16(attend(machine, bits)), attended(bits)) < 1.5 * ROUNDED
+
+
+@pytest.mark.parametrize('shape', SMALL + TRUE)
+def test_heads(machine: Machine, shape: tuple[int, int, int, int]) -> None:
+    num_heads, dim, columns, rows = shape
+    qkv = to_bf16(2 * heads_of(machine, shape, 2))
+    norms = [1 + normal(seed, dim) / 4 for seed in (3, 4)]
+    longest = max(columns, rows)
+    cos, sin = (table[:, 0, 0] for table in vision_attention.axial_rope_table(
+        longest, longest, 100.0, dim, np.float32))
+    placed = machine.put(qkv)
+    machine.run(lambda: vision_attention.vision_heads(
+        placed, *map(machine.put, (*norms, cos, sin)), columns, 1e-6, machine.stream))
+    out = from_bf16(machine.get(placed))
+
+    def expected(columns: int) -> Array:
+        found = from_bf16(qkv).reshape(qkv.shape[0], -1)
+        tables = vision_attention.axial_rope_table(qkv.shape[0], columns, 100.0, dim, np.float64)
+        vision_attention.vision_heads_ref(found, *(norm.astype(np.float64) for norm in norms),
+                                          *tables, num_heads, 1e-6)
+        return found.reshape(qkv.shape)
+
+    assert error(out, expected(columns)) < ROUNDED
+    assert error(out, expected(columns + 1)) > 4 * ROUNDED       # planted: another width
+    assert error(out[:, 2], expected(columns + 1)[:, 2]) < ROUNDED   # which turns no v
+
+
+@pytest.mark.parametrize('centred', [False, True])
+@pytest.mark.parametrize('width', [48, 768, 6912])
+def test_numbers(machine: Machine, width: int, centred: bool) -> None:
+    patches = (np.arange(3 * width) * 37 % 256).astype(np.uint8).reshape(3, width)
+    out = machine.put(poisoned((3, width), 'bf16'))
+    machine.run(lambda: vision_patches.vision_numbers(out, machine.put(patches), centred,
+                                                      machine.stream))
+    expected = np.empty((3, width), np.float32)
+    vision_patches.patch_numbers_ref(expected, patches, centred, 'device')
+    assert np.array_equal(from_bf16(machine.get(out)), expected)     # in one order: every bit
+
+
+@pytest.mark.parametrize(('width', 'apart'), [(40, False), (1152, False), (3840, True)])
+def test_positions(machine: Machine, width: int, apart: bool) -> None:
+    x, tables = normal(1, 15, width), normal(2, 9, 2, width)
+    columns = 5
+    placed = machine.put(x)
+    pair = machine.put(tables if apart else np.ascontiguousarray(tables.transpose(1, 0, 2)))
+    machine.run(lambda: vision_patches.vision_positions(
+        placed, *((pair[:, 0], pair[:, 1]) if apart else (pair[0], pair[1])), columns,
+        machine.stream))
+    vision_patches.add_positions_ref(x, tables[:, 0], tables[:, 1], columns)
+    assert np.array_equal(machine.get(placed), x)
+    with pytest.raises(AssertionError):  # a place that the tables do not have
+        vision_patches.vision_positions(placed, tables[:2, 0], tables[:2, 1], columns,
+                                        machine.stream)
+
+
+def test_pool_and_standardize(machine: Machine) -> None:
+    columns, rows, width = 9, 6, 72
+    x, bias, scale = normal(1, columns * rows, width), normal(2, width), normal(3, width)
+    out = machine.put(poisoned((6, width), 'f32'))
+    machine.run(lambda: vision_patches.vision_pool(out, machine.put(x), columns, 3, 72 ** 0.5,
+                                                   machine.stream))
+    expected = np.empty((6, width), np.float32)
+    vision_patches.pool_ref(expected, x, columns, 3, 72 ** 0.5)
+    assert np.array_equal(machine.get(out), expected)
+    machine.run(lambda: vision_patches.vision_standardize(
+        out, machine.put(bias), machine.put(scale), machine.stream))
+    vision_patches.standardize_ref(expected, bias, scale, 'device')
+    assert np.array_equal(machine.get(out), expected)
+    machine.run(lambda: vision_patches.vision_bias(out, machine.put(bias), machine.stream))
+    expected += bias
+    assert np.array_equal(machine.get(out), from_bf16(to_bf16(expected)))
+
+
+def test_widen_and_clip(machine: Machine) -> None:
+    bits = to_bf16(3 * normal(1, 5, 24))
+    wide = machine.put(poisoned((5, 24), 'f32'))
+    machine.run(lambda: vision_patches.vision_widen(wide, machine.put(bits), machine.stream))
+    assert np.array_equal(machine.get(wide), from_bf16(bits))
+    out = machine.put(poisoned((5, 56), 'bf16'))
+    machine.run(lambda: vision_patches.vision_clip(out[:, 16:40], machine.put(bits), -1.5, 1.25,
+                                                   machine.stream))
+    found = machine.get(out)
+    assert np.array_equal(from_bf16(found[:, 16:40]), np.clip(from_bf16(bits), -1.5, 1.25))
+    assert (found[:, :16] == 0x7FC0).all() and (found[:, 40:] == 0x7FC0).all()
+
+
+@pytest.mark.parametrize('in_float', [False, True])
+@pytest.mark.parametrize('width', [40, 3840, 6912])
+def test_layer_norm(machine: Machine, width: int, in_float: bool) -> None:
+    x = 3 + 2 * normal(1, 3, width)
+    bits, weight, bias = to_bf16(x), normal(2, width), normal(3, width)
+    placed = machine.put(x if in_float else bits)
+    machine.run(lambda: layer_norm.layer_norm(placed, machine.put(weight), machine.put(bias), 1e-5,
+                                              machine.stream))
+    found = machine.get(placed)
+    start = x.astype(np.float64) if in_float else from_bf16(bits)
+    expected = np.empty((3, width))
+    layer_norm.layer_norm_ref(expected, start, weight, bias, 1e-5)
+    out = found.astype(np.float64) if in_float else from_bf16(found)
+    assert error(out, expected) < ROUNDED
+    assert np.array_equal(out, from_bf16(to_bf16(out.astype(np.float32))))   # rounded once
+    layer_norm.layer_norm_ref(expected, start, weight, 0 * bias, 1e-5)
+    assert error(out, expected) > 4 * ROUNDED        # planted: without the bias
