@@ -77,6 +77,12 @@ def motion_command(tool: Tool, values: Json) -> Command:
 _PLAIN_SHARE = 0.2                       # of commands that come in the plainest words
 _TEXT_END_SHARE = 0.12                   # of texts that end in a word of those that wrappers end in
 _PLAIN_DRIVE = (('drive', 'driving'), ('go', 'going'), ('move', 'moving'))
+_PLAIN_WORDS = {
+    'forward': ('forward', 'forward', 'ahead', 'forwards', 'straight ahead'),
+    'backward': ('back', 'backward', 'backwards', 'back'),
+    'left': ('left', 'left', 'to the left'),
+    'right': ('right', 'right', 'to the right'),
+}
 _PLAIN_TURN = (('turn', 'turning'), ('turn', 'turning'), ('rotate', 'rotating'))
 
 
@@ -89,6 +95,8 @@ def _plainly(command: Command, verb: tuple[str, str], slots: dict[str, str],
              rng: random.Random) -> Command:
     """Verb, direction and amount with nothing beside them: what most people say."""
     template = pick(rng, ('{V} {D} {Q}', '{V} {Q} {D}'))
+    if slots['D'] and rng.random() < 0.6:
+        slots = {**slots, 'D': pick(rng, _PLAIN_WORDS[str((command.values or {})['direction'])])}
     command.base = fill(template, rng, {**slots, 'V': verb[0]})
     command.ing = fill(template, rng, {**slots, 'V': verb[1]})
     return command

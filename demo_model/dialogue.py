@@ -23,6 +23,7 @@ from demo_model.tools import Tool
 from demo_model.toolsets import draw_tools
 
 Json = dict[str, Any]
+_ALL_OPEN_SHARE = 0.3                    # of training dialogues in which all names are of open words
 
 
 @dataclass
@@ -92,6 +93,7 @@ def draw_dialogue(
     """One dialogue; its last message is the model's. `max_turns` 0 draws the number of turns."""
     if not held and type(rng) is random.Random:
         rng = TrainDraws(rng.getrandbits(64))
+        rng.all_open = rng.random() < _ALL_OPEN_SHARE
     tools = draw_tools(rng) if tools is None else tools
     count = max_turns or rng.choices((1, 2, 3, 4, 6, 9, 16), (38, 22, 20, 12, 5, 2, 1))[0]
     thinking = rng.random() < 0.1

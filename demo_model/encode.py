@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from demo_model.dialogue import Dialogue, draw_dialogue
+from demo_model.phrasing import TOKENIZER_FILE
 from demo_model.tools import demo_tools
 from gemma_thor_ros.text.prompt import render
 from gemma_thor_ros.text.segments import encode_segments
 from gemma_thor_ros.text.tokenizer import Tokenizer
 
-TOKENIZER_FILE = (
-    Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model' / 'tokenizer.json'
-)
 MAX_TOKENS = 2048
 _NEWLINE, _TURN, _TURN_END, _CALL_END, _RESPONSE, _RESPONSE_END, _CHANNEL, _CHANNEL_END = (
     107,
@@ -87,35 +85,40 @@ class Encoder:
         )
         if primer:
             ids[body:body] = self.primer
+        array = np.asarray(ids, dtype=np.uint16)
         learn = np.zeros(len(ids), dtype=np.bool_)
         start = body
         inside = False
-        position = 0
-        while position < len(ids):
-            token = ids[position]
-            if token == _TURN:
-                inside = ids[position + 1 : position + 1 + len(self.model_ids)] == self.model_ids
-                position += 1 + len(self.model_ids) if inside else 1
+        position = 0                     # everything before it is marked
+        marks = (array == _TURN) | (array == _TURN_END) | (array == _RESPONSE)
+        for mark in np.flatnonzero(marks).tolist():
+            if mark < position:
+                continue
+            learn[position:mark] = inside
+            if ids[mark] == _TURN:
+                position = mark + 1
+                inside = ids[position : position + len(self.model_ids)] == self.model_ids
+                position += len(self.model_ids) if inside else 0
                 if inside and position == body:
-                    if primer:
-                        position += len(self.primer)
+                    position += len(self.primer) if primer else 0
                     start = position
-                if dialogue.thinking and position != body:
+                elif dialogue.thinking:
                     inside = False
-                continue
-            if inside and token == _RESPONSE:
-                learn[position] = ids[position - 1] == _CALL_END
-                if _RESPONSE_END not in ids[position:]:
+            elif ids[mark] == _TURN_END:
+                learn[mark] = inside
+                inside = False
+                position = mark + 1
+            elif inside:
+                learn[mark] = ids[mark - 1] == _CALL_END
+                inside = _RESPONSE_END in ids[mark:]
+                if not inside:
+                    position = len(ids)
                     break
-                position = ids.index(_RESPONSE_END, position) + 1
-                start = position
-                continue
-            learn[position] = inside
-            inside = inside and token != _TURN_END
-            position += 1
+                start = position = ids.index(_RESPONSE_END, mark) + 1
+        learn[position:] = inside
         if dialogue.thinking and dialogue.messages[-2]['role'] == 'tool':
             start += len(self.primer) - 1  # the prompt opens the thought
-        return Encoded(np.asarray(ids, dtype=np.uint16), learn, start)
+        return Encoded(array, learn, start)
 
 
 def encode_chunk(

@@ -27,8 +27,9 @@ from demo_model.dialogue_phrases import (
 )
 from demo_model.episode import Episode
 from demo_model.filling import fill
+from demo_model.made_up import made_up_kind
 from demo_model.motion_phrases import CLAUSES, DRIVE, DRIVE_VERBS, FORWARD_WORDS
-from demo_model.phrasing import expand, pick, roughen
+from demo_model.phrasing import TrainDraws, expand, pick, roughen
 from demo_model.questions import question_episode
 from demo_model.sentences import command_for, sentence
 from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, bare_number, quantity
@@ -36,18 +37,21 @@ from demo_model.tools import Tool, demo_tools
 from demo_model.toolsets import KINDS, alike, other_tool
 
 Json = dict[str, Any]
-_PLAIN_JOIN_SHARE = 0.2                  # of sentences with several commands
+_PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
+_MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a tool that is made up
 # What may follow a text that is to be spoken, and has no quotes.
 _AFTER_TEXT = re.compile(r'["\'.;:\n]|\s*$|,? (and|then|after|before|followed|next|once|when)\b')
 
 
-def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
+def _joined(
+    commands: list[Command], rng: random.Random, held: bool, plain: bool = False
+) -> str:
     names = ('a', 'b', 'c')
     joins = THREE if len(commands) == 3 else HELD_JOINS if held else JOINS
     template = expand(pick(rng, joins), rng)      # one reading, its slots as they are
     if template.startswith(('{b}', 'before')) and commands[-1].open_end:
         template = '{a} and then {b}'
-    if not held and rng.random() < _PLAIN_JOIN_SHARE:
+    if not held and rng.random() < (0.8 if plain else 0.1):
         template = THREE[0] if len(commands) == 3 else pick(rng, PLAIN_JOINS)
     # a text that is to be spoken must end where the join begins
     weak = template in NEW_JOINS and not re.search(r'[.;:\n]|then|after|when|next', template)
@@ -75,7 +79,7 @@ def _joined(commands: list[Command], rng: random.Random, held: bool) -> str:
         name: command.base or command.whole for name, command in zip(names, commands, strict=False)
     }
     for name, command in zip(names, commands, strict=False):
-        if not command.open_end and rng.random() < 0.08:
+        if not command.open_end and not plain and rng.random() < 0.08:
             texts[name] += ' ' + fill(pick(rng, CLAUSES), rng, {})
     return fill(template, rng, texts)
 
@@ -97,7 +101,7 @@ def call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int) 
     commands = [
         command_for(rng.choices(pool, weights)[0], rng, held, plain) for _ in range(count)
     ]
-    text = sentence(commands[0], rng, held) if count == 1 else _joined(commands, rng, held)
+    text = sentence(commands[0], rng, held) if count == 1 else _joined(commands, rng, held, plain)
     if count == 2 and commands[0].values and commands[0].tool.kind is None and rng.random() < 0.08:
         text = commands[0].base or commands[0].whole
         commands[1] = motion_command(commands[0].tool, _flipped(commands[0].values))
@@ -191,6 +195,8 @@ def no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episod
                 category='odd unit',
             )
     others = [kind for kind in KINDS if kind.key not in present]
+    if isinstance(rng, TrainDraws) and rng.random() < _MADE_UP_SHARE:
+        others = [made_up_kind(rng)]
     alien = any(tool.kind for tool in tools)
     if alien or (not tools and rng.random() < 0.5) or rng.random() < 0.3:
         kind = rng.choice(others)

@@ -38,6 +38,7 @@ class Intent:
     held: tuple[str, ...]
     answer: str = ''             # for tools that give a value back: {value} is copied from the result
     value_kind: str = ''
+    words: tuple[tuple[str, str], ...] = ()  # of made-up kinds: what further slots stand for
 
 
 def _p(key: str, kind: str, names: str, descriptions: str, question: str) -> Param:

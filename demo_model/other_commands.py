@@ -16,9 +16,10 @@ from demo_model.commands import Command
 from demo_model.filling import fill, open_text, source_of
 from demo_model.intents import COLOURS, JOINTS, OBJECTS, PLACES, Param
 from demo_model.motion_phrases import BACKWARD_WORDS, FORWARD_WORDS, LEFT_WORDS, RIGHT_WORDS
-from demo_model.phrasing import HeldDraws, pick, random_name, random_word
+from demo_model.phrasing import HeldDraws, TrainDraws, pick, random_name, random_word
 from demo_model.spoken_numbers import digits, is_held, quantity, spell, words
 from demo_model.tools import Tool, convert
+from demo_model.widening import FREE_SHARE, NOISE_SHARE, filled, noisy, noun_phrase, person
 
 Json = dict[str, Any]
 _SAID_UNITS = {
@@ -79,6 +80,9 @@ def _measure(tool: Tool, param: Param, rng: random.Random, held: bool) -> tuple[
 
 def _open_value(kind: str, rng: random.Random) -> tuple[str, Any]:
     held = isinstance(rng, HeldDraws)
+    if kind in ('place', 'object') and isinstance(rng, TrainDraws) and rng.random() < FREE_SHARE:
+        text = noun_phrase(rng, kind == 'place')
+        return text, re.sub(r'^(the|a|an) ', '', text)
     if kind in ('place', 'object'):
         lists = (
             (held_values.HELD_PLACES, held_values.HELD_OBJECTS) if held else (PLACES, OBJECTS)
@@ -98,7 +102,7 @@ def _value(tool: Tool, param: Param, rng: random.Random, held: bool) -> tuple[st
     if kind in _OPEN:
         return _open_value(kind, rng)
     if kind == 'name':
-        text = random_name(rng)
+        text = person(rng) if isinstance(rng, TrainDraws) else random_name(rng)
         return text, text
     if kind == 'open':
         text = pick(rng, ['open', 'close'])
@@ -175,15 +179,19 @@ def other(tool: Tool, rng: random.Random, held: bool) -> Command:
             tail += ' ' + pick(rng, param.optional).replace('{' + param.key + '}', word)
             continue
         said[param.key], values[param.key] = _value(tool, param, rng, held)
-    template = pick(rng, kind.held if held else kind.commands)
-    base = fill(template, rng, said)
+    if kind.words:
+        base = filled(kind.commands[0], {**dict(kind.words), **said})
+    elif isinstance(rng, TrainDraws) and rng.random() < NOISE_SHARE:
+        base = noisy(pick(rng, kind.commands), rng, said)
+    else:
+        base = fill(pick(rng, kind.held if held else kind.commands), rng, said)
     if not held and not tail and rng.random() < 0.15:
         base = _by_name(tool, said, rng)
     return Command(
         tool,
         tool.arguments(values),
-        fill(kind.todo, rng, said),
-        fill(kind.done, rng, said),
+        fill(kind.todo, rng, {**dict(kind.words), **said}),
+        fill(kind.done, rng, {**dict(kind.words), **said}),
         base=(base + tail).replace(' ,', ','),
         values=values,
         said=said,

@@ -8,6 +8,7 @@ of tools and robots. Everything is a function of the given random.Random.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import zlib
@@ -20,12 +21,13 @@ Node = str | tuple[str, object]
 Sequence_ = list[Node]
 
 
-def _read(name: str) -> tuple[str, ...]:
+def read_words(name: str) -> tuple[str, ...]:
+    """The words of a list beside this file."""
     return tuple((Path(__file__).parent / name).read_text(encoding='utf-8').split())
 
 
-WORDS = _read('words.txt')
-HELD_WORDS = _read('words_held.txt')
+WORDS = read_words('words.txt')
+HELD_WORDS = read_words('words_held.txt')
 _SYLLABLES = tuple(
     c + v + e
     for c in (
@@ -143,7 +145,12 @@ def expand(template: str, rng: random.Random, fill: Callable[[str], str] | None 
 
 
 class TrainDraws(random.Random):
-    """Draws for training: also names of people, and words made of pieces of the vocabulary."""
+    """Draws for training: also names of people, and words made of pieces of the vocabulary.
+
+    `all_open`: every name of a tool or an argument is of open words, as the evaluation's are.
+    """
+
+    all_open: bool = False
 
 
 class HeldDraws(random.Random):
@@ -161,7 +168,8 @@ def is_held_name(name: str) -> bool:
 
 
 _FIRST_NAME_SHARE = 0.25
-FIRST_NAMES = tuple(name for name in _read('first_names.txt') if not is_held_name(name))
+_PIECE_SHARE = 0.2
+FIRST_NAMES = tuple(name for name in read_words('first_names.txt') if not is_held_name(name))
 
 
 def pick(rng: random.Random, items: tuple[str, ...] | list[str]) -> str:
@@ -169,8 +177,33 @@ def pick(rng: random.Random, items: tuple[str, ...] | list[str]) -> str:
     return items[int(rng.random() * len(items))]
 
 
+TOKENIZER_FILE = (
+    Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model' / 'tokenizer.json'
+)
+
+
+def _pieces() -> tuple[str, ...]:
+    """The vocabulary's pieces of words: each of them must be met before it can be copied."""
+    vocabulary = json.loads(TOKENIZER_FILE.read_text(encoding='utf-8'))['model']['vocab']
+    return tuple(sorted(piece for piece in vocabulary if len(piece) > 1 and piece.isalpha()))
+
+
+PIECES = _pieces()
+_HELD = frozenset(HELD_WORDS)
+
+
+def piece_word(rng: random.Random) -> str:
+    """One to three pieces of the vocabulary in a row; no word that is kept for the evaluation."""
+    while True:
+        word = ''.join(pick(rng, PIECES) for _ in range(rng.choice((1, 2, 2, 3))))
+        if not is_held_name(word) and not _HELD & {word, *re.findall('[a-z]+', word)}:
+            return word
+
+
 def random_word(rng: random.Random) -> str:
-    """An open word: mostly an English one, else syllables or bare letters."""
+    """An open word: mostly an English one, else syllables or bare letters; in training also pieces."""
+    if isinstance(rng, TrainDraws) and rng.random() < _PIECE_SHARE:
+        return piece_word(rng)
     draw = rng.random()
     if draw < 0.6:
         return pick(rng, open_words(rng))

@@ -39,7 +39,11 @@ def question_episode(
 
     None where the tool that was drawn needs nothing.
     """
-    tool = rng.choice([tool for tool in tools if tool.names] or tools)
+    # what a made-up tool would ask back is nobody's convention
+    asking = [tool for tool in tools if tool.kind is None or not tool.kind.words]
+    if not asking:
+        return None, None
+    tool = rng.choice([tool for tool in asking if tool.names] or asking)
     if tool.intent == 'drive':
         forward = rng.random() < 0.5
         direction = 'forward' if forward else 'backward'

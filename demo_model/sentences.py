@@ -9,8 +9,9 @@ import random
 from demo_model.commands import Command, dock, drive, say, turn
 from demo_model.filling import fill, source_of
 from demo_model.other_commands import other
-from demo_model.phrasing import pick
+from demo_model.phrasing import TrainDraws, pick
 from demo_model.tools import Tool
+from demo_model.widening import ADDRESS_SHARE, addressed
 
 QUOTES = '"\''
 _BARE_TEXT_ENDS = ('{base}', '{base}?')
@@ -37,6 +38,8 @@ def sentence(command: Command, rng: random.Random, held: bool) -> str:
     # questions and statements of other tools ('where is my cup') stand alone most of the time
     if command.category == 'other' and rng.random() < 0.5:
         return command.base
+    if isinstance(rng, TrainDraws) and command.base and rng.random() < ADDRESS_SHARE:
+        return addressed(command.base, rng, not command.open_end)
     wrapper = pick(rng, wrappers)
     while (
         ('{ing}' in wrapper and not command.ing)

@@ -12,7 +12,7 @@ import random
 import zlib
 from dataclasses import dataclass
 
-from demo_model.phrasing import pick
+from demo_model.phrasing import TrainDraws, pick
 
 Number = int | float
 
@@ -161,6 +161,7 @@ UNITS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 }
 LENGTHS = ('m', 'm', 'm', 'm', 'cm', 'cm', 'cm', 'mm', 'ft', 'ft', 'in')
 ANGLES = ('deg', 'deg', 'deg', 'deg', 'rad')
+_AND_A_HALF = 0.98                       # training says 'two metres and a half' more often
 _HALVES = (
     (0.5, 'a half'),
     (0.25, 'a quarter'),
@@ -247,6 +248,12 @@ def quantity(rng: random.Random, kinds: tuple[str, ...], held: bool = False) -> 
     unit = pick(rng, kinds)
     single, plural, short = UNITS[unit]
     draw = rng.random()
+    if isinstance(rng, TrainDraws) and draw > _AND_A_HALF:
+        whole = rng.randint(1, 12) if rng.random() < 0.8 else rng.randint(13, 99)
+        part, name = _HALVES[int(rng.random() * len(_HALVES))]
+        form = pick(rng, single) if whole == 1 else pick(rng, plural)
+        told = spell(whole, rng) if rng.random() < 0.6 else str(whole)
+        return Quantity(whole + part, unit, f'{told} {form} and {name}')
     if draw < 0.16:
         return _fraction(rng, unit, held)
     if draw < 0.22:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from demo_model.intents import Intent
-from demo_model.phrasing import HeldDraws, identifier, pick, random_word
+from demo_model.phrasing import HeldDraws, TrainDraws, identifier, pick, random_word
 
 Json = dict[str, Any]
 
@@ -119,7 +119,8 @@ def demo_tools() -> list[Tool]:
 
 def fresh_name(rng: random.Random, names: tuple[str, ...], open_share: float) -> str:
     """A tool's or an argument's name: of the list, or of open words (HeldDraws: always)."""
-    if isinstance(rng, HeldDraws) or rng.random() < open_share:
+    all_open = isinstance(rng, TrainDraws) and rng.all_open
+    if isinstance(rng, HeldDraws) or all_open or rng.random() < open_share:
         return identifier(rng, [random_word(rng) for _ in range(rng.choice((1, 1, 2, 2, 3)))])
     words = pick(rng, names).split()
     if rng.random() < 0.15:

@@ -14,7 +14,8 @@ from dataclasses import replace
 from demo_model.held_apart import apart
 from demo_model.intents import INTENTS, Intent, Param
 from demo_model.intents_more import MORE_INTENTS
-from demo_model.phrasing import identifier, open_words, pick, random_word
+from demo_model.made_up import made_up_kind
+from demo_model.phrasing import TrainDraws, identifier, open_words, pick, random_word
 from demo_model.tools import (
     Json,
     Tool,
@@ -59,6 +60,7 @@ _NEGATED = {
     'signed angle': ('Positive is right, negative is left', 'Clockwise is positive', 'Plus turns right'),
 }
 _OPEN_SHARE = 0.35
+_MADE_UP_SHARE = 0.3                     # of training's sets of other tools
 
 
 # Kinds that one command may mean both; no tool set has two of a class.
@@ -179,7 +181,12 @@ def draw_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[To
 def other_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[Tool]:
     """One to eight tools of different kinds."""
     count = min(len(kinds), rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8)))
-    return unique([other_tool(rng, kind) for kind in rng.sample(kinds, count)], rng)
+    chosen = rng.sample(kinds, count)
+    if isinstance(rng, TrainDraws) and rng.random() < _MADE_UP_SHARE:
+        number = rng.randint(1, len(chosen))
+        chosen = [made_up_kind(rng) if i < number else kind for i, kind in enumerate(chosen)]
+        rng.shuffle(chosen)
+    return unique([other_tool(rng, kind) for kind in chosen], rng)
 
 
 def unique(tools: list[Tool], rng: random.Random) -> list[Tool]:

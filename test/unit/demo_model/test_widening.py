@@ -1,0 +1,126 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""What training draws wider than its lists: made-up tools, pieces of words, ends of texts."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import jsonschema
+import pytest
+
+from demo_model.commands import Command
+from demo_model.encode import Encoder
+from demo_model.episodes import _AFTER_TEXT, _joined, call_episode
+from demo_model.made_up import KEY, made_up_kind
+from demo_model.phrasing import HELD_WORDS, PIECES, TrainDraws, is_held_name, piece_word
+from demo_model.sentences import command_for, sentence
+from demo_model.tools import demo_tools
+from demo_model.toolsets import draw_tools, other_tool
+from demo_model.widening import noisy, noun_phrase
+
+
+def test_made_up_tools_are_asked_for_in_words_of_their_declarations() -> None:
+    numbers = 0
+    for seed in range(200):
+        rng = TrainDraws(seed)
+        tool = other_tool(rng, made_up_kind(rng))
+        command = command_for(tool, rng, held=False)
+        schema = tool.declaration['function']['parameters']
+        jsonschema.validate(command.arguments, {**schema, 'additionalProperties': False})
+        assert '{' not in command.base, command.base
+        for key, value in command.arguments.items():
+            assert key in schema['properties']
+            if isinstance(value, int | float) and str(value) in command.base:
+                numbers += 1
+    assert numbers > 40
+
+
+def test_the_same_noun_names_the_argument_and_the_words_beside_its_value() -> None:
+    """Two numbers of one kind can be told apart by nothing else."""
+    seen = 0
+    for seed in range(2500):
+        rng = TrainDraws(seed)
+        kind = made_up_kind(rng)
+        if [param.kind for param in kind.params] != ['integer', 'integer']:
+            continue
+        tool = other_tool(rng, kind)
+        command = command_for(tool, rng, held=False)
+        said, words = command.said or {}, dict(kind.words)
+        if command.base.startswith(('use', 'call', 'run')) or said['a'] == said['b']:
+            continue                     # by the tool's own names
+        for key in 'ab':
+            properties = tool.declaration['function']['parameters']['properties']
+            assert words['n' + key].lower() in str(properties[tool.names[key]]).lower()
+        seen += 1
+    assert seen > 3
+
+
+def test_words_of_pieces_cover_the_vocabulary_and_none_is_held_out() -> None:
+    rng = TrainDraws(1)
+    words = [piece_word(rng) for _ in range(4000)]
+    assert not any(map(is_held_name, words))
+    assert not set(HELD_WORDS) & set(words)
+    encoder = Encoder()
+    met = {token for word in words for token in encoder.tokenizer.encode(word)}
+    whole = {ids[0] for piece in PIECES if len(ids := encoder.tokenizer.encode(piece)) == 1}
+    assert len(whole) > 3000
+    assert len(met & whole) > 0.8 * len(whole)
+
+
+def test_training_draws_alone_have_made_up_tools_and_open_names() -> None:
+    kinds = {True: 0, False: 0}
+    for wide in kinds:
+        for seed in range(200):
+            rng = TrainDraws(seed) if wide else random.Random(seed)
+            kinds[wide] += any(tool.intent.startswith(KEY) for tool in draw_tools(rng))
+    assert kinds[True] > 10
+    assert kinds[False] == 0
+
+
+@pytest.mark.parametrize('text', ['watch out please', 'good morning Anna', 'hello robot'])
+def test_what_stands_at_the_end_of_a_text_belongs_to_it(text: str) -> None:
+    say = demo_tools()[3]
+    command = Command(
+        say, {'text': text}, '', '', base=f'say {text}', category='say', open_end=True)
+    for seed in range(300):
+        told = sentence(command, TrainDraws(seed), held=False)
+        assert re.search(re.escape(text) + r'\??$', told), told
+
+
+def test_a_text_ends_where_a_join_begins() -> None:
+    say, drive = demo_tools()[3], demo_tools()[0]
+    text = Command(say, {'text': 'hello'}, '', '', base='say hello', open_end=True)
+    move = Command(drive, {}, '', '', base='drive 2 m')
+    for seed in range(400):
+        told = _joined([text, move], TrainDraws(seed), held=False)
+        if 'say hello' in told and not told.rstrip().endswith('say hello'):
+            assert _AFTER_TEXT.match(told.partition('say hello')[2]), told
+    assert not _AFTER_TEXT.match(' please and then drive 2 m')
+
+
+def test_noise_leaves_the_values_and_phrases_are_whole() -> None:
+    changed = set()
+    for seed in range(200):
+        said = {'object': 'XX', 'place': 'YY'}
+        told = noisy('take {object} to {place} now', TrainDraws(seed), said)
+        assert 'XX' in told
+        assert 'YY' in told
+        changed.add(told)
+    assert len(changed) > 100
+    for seed in range(300):
+        assert re.fullmatch(r'[^{}()|]+', noun_phrase(TrainDraws(seed), seed % 2 == 0))
+
+
+def test_plain_pairs_of_motions_are_asked_for() -> None:
+    """'drive forward 2 m and turn right 30 degrees' with nothing beside it, and both calls."""
+    tools = demo_tools()[:2]
+    verb = '(drive|go|move|turn|rotate)'
+    pair = re.compile(verb + ' .{5,30}(,| and| then) ' + verb + ' .{5,30}', re.IGNORECASE)
+    found = 0
+    for seed in range(300):
+        episode = call_episode(tools, TrainDraws(seed), False, 2)
+        assert len(episode.commands) == 2
+        found += bool(pair.fullmatch(episode.user))
+    assert found > 3
