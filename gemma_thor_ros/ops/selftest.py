@@ -125,7 +125,8 @@ class _Matrix:
 def checks(stream: Any) -> Iterator[Check]:
     """Run all ops, one after the other."""
     for op, limit, run in _OPS:
-        found, expected = run(stream)
+        with stream:                     # else memory freed while a kernel reads it is used again
+            found, expected = run(stream)
         difference = np.linalg.norm((found.astype(np.float64) - expected).ravel())
         yield Check(op, float(difference / np.linalg.norm(expected.ravel())), limit)
 
