@@ -28,8 +28,12 @@ from demo_model.tools import (
 )
 from demo_model.wordings_first import FIRST_WORDINGS
 from demo_model.wordings_second import SECOND_WORDINGS
+from demo_model.wordings_third import THIRD_WORDINGS
 
-_WORDINGS = {**FIRST_WORDINGS, **SECOND_WORDINGS}
+_WORDINGS = {
+    key: (*FIRST_WORDINGS.get(key, ()), *SECOND_WORDINGS.get(key, ()), *THIRD_WORDINGS.get(key, ()))
+    for key in {**FIRST_WORDINGS, **SECOND_WORDINGS, **THIRD_WORDINGS}
+}
 KINDS: tuple[Intent, ...] = tuple(
     replace(kind, commands=(*kind.commands, *apart(_WORDINGS.get(kind.key, ()), kind.held)))
     for kind in (*INTENTS, *MORE_INTENTS)
