@@ -99,7 +99,7 @@ def greedy_answers(base: Base, cases: Sequence[Case], num_tokens: int) -> list[C
     The rest of a wrong guess is replaced by what the model would say at every place, which is
     mostly right at once, and looked at again.
     """
-    found = list(cases)
+    found = [(ids[: start + _MAX_NEW], start) for ids, start in cases]
     right = [start for _, start in cases]
     waiting = sorted(range(len(cases)), key=lambda index: len(cases[index][0]))
     while waiting:
