@@ -11,7 +11,7 @@ from typing import Any
 
 from demo_model import motion_phrases as phrases
 from demo_model.filling import fill, open_text, source_of
-from demo_model.phrasing import expand, pick, random_word
+from demo_model.phrasing import TrainDraws, expand, pick, random_word
 from demo_model.spoken_numbers import (
     ANGLES,
     LENGTHS,
@@ -235,7 +235,7 @@ def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Com
                 side, template = 'left', pick(rng, source.AROUND)
             else:
                 template = pick(rng, source.AROUND_SIDE)
-    if 'rad' in units and draw > 0.985:
+    if 'rad' in units and draw > (0.96 if isinstance(rng, TrainDraws) else 0.985):
         value, text = _PI[int(rng.random() * len(_PI))]
         amount = Quantity(value, 'rad', text + ' ' + pick(rng, ['radians', 'rad', 'radians']))
     elif 'deg' in units and draw > 0.97 and category == 'angle':

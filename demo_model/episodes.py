@@ -26,15 +26,16 @@ from demo_model.dialogue_phrases import (
     THREE,
 )
 from demo_model.episode import Episode
-from demo_model.filling import fill
+from demo_model.filling import clause, fill
 from demo_model.made_up import made_up_kind
-from demo_model.motion_phrases import CLAUSES, DRIVE, DRIVE_VERBS, FORWARD_WORDS
+from demo_model.motion_phrases import DRIVE, DRIVE_VERBS, FORWARD_WORDS
 from demo_model.phrasing import TrainDraws, expand, pick, roughen
 from demo_model.questions import question_episode
 from demo_model.sentences import command_for, sentence
 from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, bare_number, quantity
 from demo_model.tools import Tool, demo_tools
 from demo_model.toolsets import KINDS, alike, other_tool
+from demo_model.widening import correction, negation
 
 Json = dict[str, Any]
 _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
@@ -80,7 +81,7 @@ def _joined(
     }
     for name, command in zip(names, commands, strict=False):
         if not command.open_end and not plain and rng.random() < 0.08:
-            texts[name] += ' ' + fill(pick(rng, CLAUSES), rng, {})
+            texts[name] += ' ' + fill(clause(rng), rng, {})
     return fill(template, rng, texts)
 
 
@@ -219,9 +220,14 @@ def corrected_episode(tools: list[Tool], rng: random.Random, held: bool) -> Epis
         return call_episode(tools, rng, held, 1)
     wrong = bad.base or bad.whole
     if bad.open_end or rng.random() < 0.25:
-        text = fill(pick(rng, HELD_NEGATIONS if held else NEGATIONS), rng, {'bad': wrong})
+        template = pick(rng, HELD_NEGATIONS if held else NEGATIONS)
+        if isinstance(rng, TrainDraws) and rng.random() < 0.4:
+            template = negation(rng)
+        text = fill(template, rng, {'bad': wrong})
         return Episode(text, reply='Okay.', thought='I must not do it.', category='negation')
     template = pick(rng, HELD_CORRECTIONS if held else CORRECTIONS)
+    if isinstance(rng, TrainDraws) and rng.random() < 0.5:
+        template = correction(rng)
     if good.open_end:
         template = "don't {bad}, {good}" if not held else 'by no means {bad}; {good}'
     text = fill(template, rng, {'bad': wrong, 'good': good.base or good.whole})
@@ -293,7 +299,7 @@ def draw_episodes(
                 category='again',
             )
         ]
-    if draw < 0.50:
+    if draw < (0.48 if isinstance(rng, TrainDraws) else 0.50):
         return [call_episode(tools, rng, held, 1)]
     if draw < 0.56:
         return [corrected_episode(tools, rng, held)]

@@ -10,7 +10,7 @@ from typing import Any
 from demo_model import heldout_phrases as held_phrases
 from demo_model import motion_phrases as phrases
 from demo_model.intents import COLOURS
-from demo_model.phrasing import expand, open_words, pick, random_name, random_word
+from demo_model.phrasing import TrainDraws, expand, open_words, pick, random_name, random_word
 
 # fmt: off
 _SMALL_WORDS = (
@@ -60,10 +60,15 @@ def fill(template: str, rng: random.Random, slots: dict[str, str]) -> str:
         if name == 'name':
             return random_name(rng)
         if name == 'clause':
-            return fill(pick(rng, phrases.CLAUSES), rng, {})
+            return fill(clause(rng), rng, {})
         return slots[name] if name in slots else noun_slots(rng)[name]
 
     return expand(template, rng, slot)
+
+
+def clause(rng: random.Random) -> str:
+    """The template of words that change nothing; training has more of them."""
+    return pick(rng, phrases.TRAIN_CLAUSES if isinstance(rng, TrainDraws) else phrases.CLAUSES)
 
 
 def source_of(held: bool) -> Any:

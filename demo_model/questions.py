@@ -19,7 +19,7 @@ from demo_model.motion_phrases import (
     TURN_VERBS,
     WRAPPERS,
 )
-from demo_model.phrasing import open_words, pick, random_name, roughen
+from demo_model.phrasing import TrainDraws, open_words, pick, random_name, roughen
 from demo_model.sentences import command_for
 from demo_model.spoken_numbers import (
     ANGLES,
@@ -30,6 +30,7 @@ from demo_model.spoken_numbers import (
     quantity,
 )
 from demo_model.tools import Tool
+from demo_model.widening import ADDRESS_SHARE, addressed
 
 
 def question_episode(
@@ -43,7 +44,10 @@ def question_episode(
     asking = [tool for tool in tools if tool.kind is None or not tool.kind.words]
     if not asking:
         return None, None
-    tool = rng.choice([tool for tool in asking if tool.names] or asking)
+    asking = [tool for tool in asking if tool.names] or asking
+    if isinstance(rng, TrainDraws):      # which of two numbers is missing is the hardest
+        asking += [tool for tool in asking if _two_of_a_kind(tool)] * 2
+    tool = rng.choice(asking)
     if tool.intent == 'drive':
         forward = rng.random() < 0.5
         direction = 'forward' if forward else 'backward'
@@ -233,6 +237,11 @@ def question_episode(
     )
 
 
+def _two_of_a_kind(tool: Tool) -> bool:
+    kinds = [param.kind for param in tool.kind.params if not param.optional] if tool.kind else []
+    return len(set(kinds)) < len(kinds)
+
+
 def _other_question(
     tool: Tool, rng: random.Random, held: bool
 ) -> tuple[Episode, Episode | None]:
@@ -275,6 +284,8 @@ def _other_question(
 
 def _framed(text: str, rng: random.Random, held: bool) -> str:
     """A phrase with open words in it: framed, but neither misspelt nor in capitals."""
+    if isinstance(rng, TrainDraws) and rng.random() < ADDRESS_SHARE:
+        return addressed(text, rng, False)
     frames = ['{x} if you can', 'go on, {x}'] if held else ['{x}', '{x}', 'please {x}', 'robot, {x}', 'I want you to {x}', 'ok, {x}', '{x} now']
     wrapper = pick(rng, WRAPPERS)
     if not held and rng.random() < 0.5 and not re.search('{ing}|{n}|{clause}', wrapper):
@@ -283,6 +294,8 @@ def _framed(text: str, rng: random.Random, held: bool) -> str:
 
 
 def _incomplete(phrase: str, rng: random.Random, held: bool) -> str:
+    if isinstance(rng, TrainDraws) and rng.random() < ADDRESS_SHARE:
+        return addressed(phrase, rng, False)
     if not held and rng.random() < 0.4:
         wrapper = pick(rng, WRAPPERS)
         if '{ing}' not in wrapper and '{n}' not in wrapper and '{clause}' not in wrapper:

@@ -46,8 +46,8 @@ def is_held(text: str) -> bool:
     return sum(char.isdigit() for char in text) >= 2 and zlib.crc32(text.encode()) % 8 == 0
 
 
-def spell(value: int, rng: random.Random) -> str:
-    """An integer from 0 to 9999 in words."""
+def spell(value: int, rng: random.Random, inner: bool = False) -> str:
+    """An integer from 0 to 9999 in words; `inner`: thousands stand before it."""
     if value < 20:
         return _ONES[value]
     if value < 100:
@@ -55,7 +55,8 @@ def spell(value: int, rng: random.Random) -> str:
         return _TENS[ten] + (('-' if rng.random() < 0.3 else ' ') + _ONES[one] if one else '')
     if value < 1000:
         hundred, rest = divmod(value, 100)
-        head = 'a hundred' if hundred == 1 and rng.random() < 0.4 else _ONES[hundred] + ' hundred'
+        short = hundred == 1 and rng.random() < 0.4 and not inner
+        head = 'a hundred' if short else _ONES[hundred] + ' hundred'
         joint = ' and ' if rng.random() < 0.6 else ' '
         return head + (joint + spell(rest, rng) if rest else '')
     if value % 100 == 0 and value % 1000 and rng.random() < 0.4:
@@ -63,7 +64,7 @@ def spell(value: int, rng: random.Random) -> str:
     thousand, rest = divmod(value, 1000)
     head = 'a thousand' if thousand == 1 and rng.random() < 0.4 else _ONES[thousand] + ' thousand'
     joint = ' and ' if 0 < rest < 100 or rng.random() < 0.3 else ' '
-    return head + (joint + spell(rest, rng) if rest else '')
+    return head + (joint + spell(rest, rng, True) if rest else '')
 
 
 def digits(rng: random.Random, held: bool = False) -> tuple[Number, str]:
@@ -106,6 +107,8 @@ def words(rng: random.Random, held: bool = False) -> tuple[Number, str]:
     """A number in words: value and text."""
     while True:
         draw = rng.random()
+        if isinstance(rng, TrainDraws) and draw < 0.04:
+            draw = 0.85                  # thousands in words
         if draw < 0.4:
             value: Number = rng.randint(1, 12)
         elif draw < 0.66:

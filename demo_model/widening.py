@@ -35,6 +35,16 @@ _WHO = ('{name}', '{name}', '{name}', '{name}', 'robot', 'robot', '{w}', '{name}
 _AFTER_WHO = (', ', ', ', ', ', ': ', '! ', ' - ', '... ', '. ', '; ', '\n', '? ', ' ')
 _ENDS = (', {name}', ', {name}!', '. Thanks', '. Thank you, {name}', ' - {name}', '! {name} is here', ', my {w}', ' - thanks', '. That is all', '. I am {name}', '. {name} said so', ', robot {n}', '. Ok?', '. Right now',
          '. {w}!', ', you {w}', '. Good', '. I will wait', ". It is {n} o'clock", ' - {w}', '. It is urgent, {name}', ', will you, {name}', '. Over', '. Please')
+_OOPS = ('no', 'no', 'wait', 'sorry', 'stop', 'oops', 'I mean', 'rather', 'actually', 'correction', 'hmm', 'wrong', 'nonsense', 'forget it', 'no wait', 'wait no', 'hold on', 'argh', 'uh', 'scrap that', 'not so',
+         'on reflection', 'thinking again', 'let me rephrase', 'let me correct that', 'what I meant was', 'I meant to say', 'I should have said', 'instead', 'my mistake', 'pardon', 'that is wrong', 'that was wrong', 'not that', 'I was mistaken', 'I got it wrong',
+         'I misspoke', 'mistake', 'new idea', 'better idea', 'change that', 'cancel this', 'ignore that', 'I take it back', 'it should be', 'please disregard', 'well no', 'ah', 'nah', 'it is the other thing', 'or rather', 'better', 'make it', 'sorry sorry',
+         'that is not what I want', 'that is not it', 'not what I meant', 'I wanted something else', 'I confused it', 'slip of the tongue', 'strike it', 'take two', 'again', 'once more', 'listen')
+_NOT = ("don't", "don't", 'do not', 'do not', 'never', 'you shall not', 'you should not', "you shouldn't", "please don't", 'please do not', 'under no circumstances', 'on no account', 'there is no need to', 'no need to', 'it is wrong to', "I don't want you to",
+        'I do not wish you to', 'I never asked you to', 'I never said', 'not', 'nobody asked you to', 'you are not to', "you aren't to", 'you may not', 'you cannot', 'it would be a mistake to', 'it is a bad idea to', 'refrain from it: do not', 'no, do not',
+        "for heaven's sake do not", 'in any case do not', 'at all costs do not', 'I forbid you to', 'stop it, do not', 'instead of that, do not', 'please never', 'no one wants you to', "we don't want you to", 'you were told not to')
+_BUT = (', ', ', ', '; ', '. ', ': ', ' - ', '! ', ', but ', ', but please ', ', instead ', ' but ', ', rather ', ', just ', '. Instead, ', '. Rather ', '; instead ', ' - instead ', '. Please ', ', no, ', '. You should ', ', you should ', ', I want you to ', ', only ', '... ',
+        '. What you should do is ', ', better ', '. Just ', '\n')
+_BETWEEN = (', ', ', ', '. ', ' - ', '... ', '! ', '; ', ': ', '? ', '\n')
 # fmt: on
 # Words that tell which call is meant; noise leaves them.
 _KEPT = frozenset(
@@ -93,6 +103,24 @@ def addressed(phrase: str, rng: random.Random, more: bool) -> str:
         text += ' ' * end.startswith(' ')
         text += expand(end, rng, lambda name: _general(name, rng))
     return text
+
+
+def correction(rng: random.Random) -> str:
+    """A template of what shall not be done, {bad}, and what shall, {good}."""
+    draw = rng.random()
+    if draw < 0.45:
+        return f'{pick(rng, _NOT)} {{bad}}{pick(rng, _BUT)}{{good}}'
+    oops = pick(rng, _OOPS)
+    if rng.random() < 0.25:
+        oops += pick(rng, (', ', ' ', '... ')) + pick(rng, _OOPS)
+    first = '' if draw < 0.6 else '{bad}' + pick(rng, _BETWEEN)
+    return first + oops + pick(rng, (*_BETWEEN, ' ')) + '{good}'
+
+
+def negation(rng: random.Random) -> str:
+    """A template of what shall not be done."""
+    end = pick(rng, ('', '', '', '!', '.', ' please', ', please', ' now', ' today', ', ok?', ', thanks', ', {name}'))
+    return f'{pick(rng, _NOT)} {{bad}}{end}'
 
 
 def filled(template: str, slots: dict[str, str]) -> str:
