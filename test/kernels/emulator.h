@@ -443,3 +443,9 @@ inline u32 scaled_bf16(u32 a, float s) {
 inline u32 scaled_by_low(u32 a, u32 pair) { return scaled_bf16(a, bf16_value(pair & 0xFFFF)); }
 inline u32 scaled_by_high(u32 a, u32 pair) { return scaled_bf16(a, bf16_value(pair >> 16)); }
 inline u32 bits_of_either(u32 mask, u32 a, u32 b) { return (a & mask) | (b & ~mask); }
+
+inline u32 times_power_plus(u32 a, int e, u32 b) {
+    const float factor = std::ldexp(1.0f, e);
+    return pack_bf16(bf16_value(a & 0xFFFF) * factor + bf16_value(b & 0xFFFF),
+                     bf16_value(a >> 16) * factor + bf16_value(b >> 16));
+}

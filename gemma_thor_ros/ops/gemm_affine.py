@@ -1,0 +1,100 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""y = x W^T with W in MLX affine codes: projections, geglu(x G^T, x U^T), the soft-capped head.
+
+Generated rows and prompt rows run one kernel, 16 rows a pass; a row has the same bits alone and
+among others, because how the columns are cut depends on M alone. The twins are gemm_nvfp4_ref and
+gemm_bf16_ref, which take any stored weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack, tile_scales
+from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, row_tiles
+from gemma_thor_ros.ops.gemm_nvfp4 import (
+    ROWS_PER_LAUNCH_TILE,
+    blocks_of,
+    cut,
+)
+from gemma_thor_ros.ops.shapes import check
+
+Form = Literal['plain', 'geglu', 'head']
+_FORMS: tuple[Form, ...] = ('plain', 'geglu', 'head')
+# Blocks of 8 rows -> words of codes and scales in flight of a lane, about, and tiles at most:
+# where nothing spills.
+_IN_FLIGHT = {1: (20, 3), 2: (40, 4)}
+
+
+def gemm_affine(out: Any, x: Any, weight: AffineFragments | AffineStack, stream: Any, *,
+                prompt: bool = False) -> None:
+    """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows.
+
+    With interleaved gate and up out is (T, I), geglu of the two products. prompt: there are many
+    rows; it changes no bit.
+    """
+    num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
+                       x=x)['T']
+    parts = weight.parts if isinstance(weight, AffineStack) else (weight,)
+    flat, start = out.reshape(-1), 0
+    for part in parts:
+        _launch(flat[start:], x, part, num_tokens, weight.num_outputs,
+                'geglu' if part.interleaved else 'plain', 1.0, stream, prompt)
+        start += part.num_outputs
+
+
+def head_affine(logits: Any, x: Any, weight: AffineFragments, softcap: float, stream: Any) -> None:
+    """Enqueue logits (R, V) f32 = cap tanh(x W^T / cap) with the tied table in affine codes."""
+    num_rows = check('head_nvfp4', {'V': weight.num_outputs, 'H': weight.columns}, logits=logits,
+                     x=x)['R']
+    _launch(logits, x, weight, num_rows, weight.num_outputs, 'head', softcap, stream, False)
+
+
+def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: int, form: Form,
+            cap: float, stream: Any, prompt: bool) -> None:
+    kernel = device.compiled(spec(weight.columns, num_tokens, weight.bits, weight.group_size, form,
+                                  prompt))
+    constants = dict(kernel.spec.defines)
+    tiles = weight.num_row_tiles
+    grid = (-(-tiles // constants['ROW_TILES']), -(-num_tokens // ROWS_PER_LAUNCH_TILE))
+    device.launch(kernel, grid[::-1] if prompt else grid, constants['K_WARPS'] * 32,
+                  (out, x, weight.words, weight.scales, num_tokens, tiles, weight.num_outputs,
+                   stride, float(cap)), stream)
+
+
+def spec(columns: int, num_tokens: int, bits: int, group_size: int, form: Form = 'plain',
+         prompt: bool = False, **override: int) -> KernelSpec:
+    """What is compiled for a matrix and a number of rows; `override` is for measurements."""
+    warps, tiles = cut(columns)
+    blocks = 2 if prompt else blocks_of(num_tokens)
+    rows = 2 if blocks == 2 else 1       # activations and their sums are shared by row tiles
+    words = rows * (bits + (8 if group_size == 32 else 2))     # groups of 32: more sums too
+    in_flight, most = _IN_FLIGHT[blocks]
+    constants = {
+        'BITS': bits, 'GROUP': group_size, 'COLUMNS': columns,
+        'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps, 'WARP_TILES': tiles,
+        'PREFETCH': _prefetch(tiles, min(most, max(1, in_flight // words))),
+        'ACTIVATIONS': 1, 'ROW_TILES': rows,
+        'BLOCKS': blocks, 'FORM': _FORMS.index(form), 'PROMPT': int(prompt),
+        'MIN_BLOCKS': 2 if blocks == 1 else 1, **override}
+    return KernelSpec.of('gemm_affine', **constants)
+
+
+def _prefetch(tiles: int, most: int) -> int:
+    """Tiles in flight of a warp: a loop that comes out even needs fewer registers."""
+    if tiles <= most:
+        return tiles
+    even = [count for count in range(most, most // 2, -1) if tiles % count == 0]
+    return even[0] if even else most
+
+
+def bytes_moved(num_tokens: int, num_outputs: int, columns: int, bits: int, group_size: int,
+                interleaved: bool = False) -> int:
+    """The weights once, the rows in and out."""
+    tiles = row_tiles(num_outputs, interleaved)
+    codes = tiles * -(-columns // TILE_COLUMNS) * 128 * bits
+    return (codes + tiles * tile_scales(columns, group_size) * 4
+            + num_tokens * (num_outputs + columns) * 2)
