@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from gemma_thor_ros import validate
@@ -23,6 +22,7 @@ from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.stats import EngineStats
 from gemma_thor_ros.guide import Guides
 from gemma_thor_ros.prompt_images import ImageReader, Prompt, VisionInfo, with_soft_tokens
+from gemma_thor_ros.saved_sessions import AnsweredPrompt, Restored, Saved, SavedSessions
 from gemma_thor_ros.schema import (
     ChatRequest,
     ChatResult,
@@ -35,7 +35,6 @@ from gemma_thor_ros.schema import (
     RequestError,
     SamplingParams,
 )
-from gemma_thor_ros.session_files import SavedSession, SessionFolder
 from gemma_thor_ros.sessions import (
     Message,
     SessionStore,
@@ -61,7 +60,10 @@ MAX_REQUEST_ID = 64
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is loaded; `facts` holds whatever else is worth showing."""
+    """What is loaded; `facts` holds whatever else is worth showing.
+
+    kv_identity: what K and V depend on besides the tokens.
+    """
 
     name: str
     path: str
@@ -79,6 +81,7 @@ class ModelInfo:
     stop_ids: tuple[int, ...]
     facts: dict[str, Any] = field(default_factory=dict)
     vision: VisionInfo = field(default_factory=VisionInfo)
+    kv_identity: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,9 @@ class Chat:
         self._info = info
         self._config = config
         self._sessions = SessionStore(config['session.ttl'], config['session.max_sessions'])
+        self._saved = SavedSessions(
+            engine, self._sessions, config, info.kv_identity, info.vision.refusal
+        )
         self._images = ImageReader(config, info.vision)
         self._thought_marks = ThoughtMarks(tokenizer)
         self._guides = Guides(Grammars(tokenizer, info.stop_ids), config)
@@ -160,6 +166,7 @@ class Chat:
             ids, images, parser, guide = self._prepare(request, history, request_id)
             self._check_length(len(ids), 'messages' if request.prompt is None else 'prompt')
             room = self._info.context_length - len(ids)
+            borders = _turn_borders(ids, self._tokenizer.controls.turn)
             if sampling.max_tokens > room:
                 sampling = _limited(sampling, room)
             outbox = self._engine.submit(
@@ -173,7 +180,7 @@ class Chat:
                     request.front_end,
                     config['request.first_token_timeout'],
                     config['request.token_timeout'],
-                    checkpoints=_turn_borders(ids, self._tokenizer.controls.turn),
+                    checkpoints=borders,
                     guide=guide,
                     images=images,
                 )
@@ -191,12 +198,15 @@ class Chat:
             self._thinks(request),
             time.time(),
         )
+        prompt = None
+        if request.session_id and borders:
+            prompt = AnsweredPrompt.of(ids, images, borders[-1])
         stream = ChatStream(
             outbox,
             parser,
             StopFilter(request.stop),
             self._engine.cancel,
-            lambda result: self._finish(generation, result),
+            lambda result: self._finish(generation, result, prompt),
         )
         for watcher in self._watchers:
             watcher(request, stream)
@@ -296,48 +306,23 @@ class Chat:
         """Return the id of a session's last request. Raises RequestError UNKNOWN_SESSION."""
         return self._sessions.last_turn(session_id)
 
-    def save_session(self, session_id: str, name: str = '') -> tuple[str, int]:
-        """Write a session to session.folder; return the file's name without folder and its bytes.
+    def save_session(self, session_id: str, name: str = '', with_cache: bool = False) -> Saved:
+        """Write a session to session.folder, with_cache: and its KV pages for a warm start.
 
         A running request of the session is not in it. Raises RequestError: UNKNOWN_SESSION,
         UNSUPPORTED without a folder, INVALID_REQUEST for a bad name, ENGINE for a disk that fails.
         """
-        folder = self._session_folder()
-        session = self._sessions.get(session_id)
-        saved = SavedSession(
-            session.session_id,
-            session.owner,
-            session.created,
-            session.num_tokens,
-            tuple(session.messages),
-        )
-        return name or session_id, folder.write(name or session_id, saved)
+        return self._saved.save(session_id, name, with_cache)
 
     def restore_session(
         self, name: str, session_id: str = '', overwrite: bool = False
-    ) -> SessionView:
-        """Read a saved session, under its own id or another one.
+    ) -> Restored:
+        """Read a saved session, under its own id or another one, with the KV pages if it has any.
 
         Raises RequestError: UNKNOWN_SESSION when there is no such file; INVALID_REQUEST when it is
         no saved session or the id is taken; BUSY; UNSUPPORTED without a folder.
         """
-        saved = self._session_folder().read(name)
-        validate.check_messages(saved.messages, self._config, self._info.vision.refusal)
-        return self._sessions.restore(
-            session_id or saved.session_id,
-            saved.owner,
-            saved.messages,
-            saved.num_tokens,
-            overwrite,
-        )
-
-    def _session_folder(self) -> SessionFolder:
-        folder = self._config['session.folder']
-        if not folder:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED, 'session.folder is not set: sessions can not be saved'
-            )
-        return SessionFolder(Path(folder).expanduser())
+        return self._saved.restore(name, session_id, overwrite)
 
     def close(self) -> None:
         """End the timer thread; the engine is stopped by its owner."""
@@ -446,7 +431,9 @@ class Chat:
                 param,
             )
 
-    def _finish(self, generation: Generation, result: ChatResult) -> None:
+    def _finish(
+        self, generation: Generation, result: ChatResult, prompt: AnsweredPrompt | None
+    ) -> None:
         """Keep the answer in the session; an answer that failed leaves the history as it was."""
         request = generation.request
         for listener in self._listeners:
@@ -460,7 +447,9 @@ class Chat:
             return
         tokens = len(generation.prompt_ids) + result.usage.completion_tokens
         messages = [*request.messages, answer_message(result)]
-        self._sessions.commit(request.session_id, result.request_id, messages, tokens)
+        self._sessions.commit(
+            request.session_id, result.request_id, messages, tokens, prompt
+        )
 
 
 def answer_message(result: ChatResult) -> Message:

@@ -221,6 +221,8 @@ SETTINGS: tuple[Setting, ...] = (
         0, 262144, unit='tokens',
     ),
     _s('session.folder', '', 'Folder for saved sessions; empty = sessions can not be saved.'),
+    _s('session.max_cache', 2.0, 'Largest KV cache that is saved or restored with a session.',
+       0.0, 1024.0, unit='GiB'),
     _s(
         'session.max_sessions',
         64,

@@ -28,6 +28,7 @@ from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.page_pool import plan_pages, window_pages
 from gemma_thor_ros.load_device import choose_device, load_cuda, load_drafter, warm_keys
 from gemma_thor_ros.load_drafter import DrafterChoice, FoundDrafter, find_drafter
+from gemma_thor_ros.load_identity import kv_identity
 from gemma_thor_ros.load_memory import Pages, choose_kv_dtype, kv_bytes, plan_memory
 from gemma_thor_ros.load_vision import find_vision
 from gemma_thor_ros.models.config import ModelConfig
@@ -264,6 +265,7 @@ def _plan(config: EngineConfig) -> _Plan:
             'no_vision': vision.info.reason,
         },
         vision=vision.info,
+        kv_identity=kv_identity(folder, kv_dtype, device, _variant(config, model_config), drafter),
     )
 
     def build(report: Report) -> tuple[Any, dict[str, Any]]:
@@ -373,6 +375,7 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
             'weights_hash': '',
             'template_hash': template_hash(_variant(config)),
         },
+        kv_identity={'engine': __version__, 'weights': 'scripted'},
     )
 
     def build(report: Report) -> tuple[Any, dict[str, Any]]:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversations in files, so that they outlive the node: one JSON file each, in one folder.
 
-Holds messages and whose they are, no K and V: after a restart the first turn is prefilled once.
-Knows no model and no front end; chat.py is its only user.
+Holds messages and whose they are; their K and V may lie in a file beside it (session_caches.py).
+Knows no model and no front end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class SavedSession:
     created: float  # wall clock, seconds
     num_tokens: int
     messages: tuple[dict[str, Any], ...]
+    cache: str = ''  # the hash of the file with its K and V; '' = there is none
 
 
 class SessionFolder:
@@ -56,6 +57,7 @@ class SessionFolder:
             'created': session.created,
             'num_tokens': session.num_tokens,
             'messages': list(session.messages),
+            'cache': session.cache,
         }
         try:
             text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
@@ -64,24 +66,16 @@ class SessionFolder:
                 f'session {session.session_id!r} can not be written as JSON: {error}'
             ) from error
         data = text.encode('utf-8', 'surrogatepass')
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # mkstemp makes the file with mode 0600
-            handle, temporary = tempfile.mkstemp(dir=self._folder, prefix='.', suffix='.part')
-            try:
-                with os.fdopen(handle, 'wb') as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
-        except OSError as error:
-            raise RequestError(
-                ErrorCode.ENGINE, f'{path} can not be written: {error.strerror or error}'
-            ) from error
+        write_whole(path, [data])
         return len(data)
+
+    def cache_path(self, name: str) -> Path:
+        """Return where the K and V of a saved session lie, if anywhere.
+
+        Raises:
+            RequestError: INVALID_REQUEST for a name that is no plain file name.
+        """
+        return self._path(name).with_suffix('.kv')
 
     def read(self, name: str) -> SavedSession:
         """Read a saved session; its messages are lists of objects, what they hold is not checked.
@@ -117,6 +111,32 @@ class SessionFolder:
         return self._folder / f'{name}.json'
 
 
+def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file that its owner alone may read, whole or not at all; its folder is made.
+
+    Raises:
+        RequestError: ENGINE when it can't be written.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # mkstemp makes the file with mode 0600
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix='.', suffix='.part')
+        try:
+            with os.fdopen(handle, 'wb') as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise RequestError(
+            ErrorCode.ENGINE, f'{path} can not be written: {error.strerror or error}'
+        ) from error
+
+
 def _checked(path: Path, content: Any) -> SavedSession:
     if not isinstance(content, dict):
         raise _invalid(f'{path} is no saved session: it holds a {type(content).__name__}')
@@ -128,6 +148,8 @@ def _checked(path: Path, content: Any) -> SavedSession:
     for key, kind in kinds.items():
         if not isinstance(content.get(key), kind):  # type: ignore[arg-type]
             raise _invalid(f'{path} is no saved session: {key} is {content.get(key)!r}')
+    if not isinstance(content.setdefault('cache', ''), str):  # files of older versions lack it
+        raise _invalid(f'{path} is no saved session: cache is {content["cache"]!r}')
     messages: Any = content.get('messages')
     if not isinstance(messages, Sequence) or not all(isinstance(m, dict) for m in messages):
         raise _invalid(f'{path} is no saved session: messages must be a list of objects')
@@ -137,6 +159,7 @@ def _checked(path: Path, content: Any) -> SavedSession:
         float(content['created']),
         content['num_tokens'],
         tuple(messages),
+        content['cache'],
     )
 
 

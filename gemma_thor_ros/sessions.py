@@ -25,6 +25,7 @@ class Session:
 
     `busy` holds the id of its running request, `holder` that of the request whose rounds run in it
     one after the other. `turn` is the request that came last; its messages begin at `turn_start`.
+    `prompt` is what the last answer was given to, as the engine knows it: opaque here.
     """
 
     session_id: str
@@ -37,6 +38,7 @@ class Session:
     holder: str = ''
     turn: str = ''
     turn_start: int = 0
+    prompt: Any = None
 
     @property
     def user(self) -> str:
@@ -149,11 +151,16 @@ class SessionStore:
             return session.turn
 
     def commit(
-        self, session_id: str, request_id: str, messages: Sequence[Message], num_tokens: int
+        self,
+        session_id: str,
+        request_id: str,
+        messages: Sequence[Message],
+        num_tokens: int,
+        prompt: Any = None,
     ) -> None:
         """Append a request's messages and its answer, and free the session.
 
-        A leading system message takes the place of the session's.
+        A leading system message takes the place of the session's. prompt: what was answered.
         """
         with self._lock:
             session = self._sessions.get(session_id)
@@ -163,6 +170,7 @@ class SessionStore:
                     messages = messages[1:]
                 session.messages.extend(messages)
                 session.num_tokens = num_tokens
+                session.prompt = prompt
                 session.busy = ''
                 session.last_used = self._clock()
 
@@ -247,6 +255,7 @@ class SessionStore:
         messages: Sequence[Message],
         num_tokens: int,
         overwrite: bool,
+        prompt: Any = None,
     ) -> SessionView:
         """Bring a conversation back under an id.
 
@@ -270,6 +279,7 @@ class SessionStore:
                 self._make_room()
             now = self._clock()
             session = Session(session_id, owner, list(messages), num_tokens, now, now)
+            session.prompt = prompt
             self._sessions[session_id] = session
             return _view(session)
 

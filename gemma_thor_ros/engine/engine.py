@@ -12,8 +12,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence as Seq
+from concurrent.futures import Future
 from typing import Any
 
+from gemma_thor_ros.engine import saved_prefix
 from gemma_thor_ros.engine.admission import Limits, check_request
 from gemma_thor_ros.engine.calibrate import measure
 from gemma_thor_ros.engine.device_runner import make_runner
@@ -24,16 +27,20 @@ from gemma_thor_ros.engine.outbox import Outbox
 from gemma_thor_ros.engine.page_pool import OnFreed, PageManager
 from gemma_thor_ros.engine.prefix_cache import PrefixCache
 from gemma_thor_ros.engine.runner import Model
+from gemma_thor_ros.engine.saved_prefix import SavedPrefix
 from gemma_thor_ros.engine.scheduler import Scheduler
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.engine.speculation import Speculation
 from gemma_thor_ros.engine.stats import EngineStats
 from gemma_thor_ros.engine.step_costs import StepCosts
 from gemma_thor_ros.engine.step_loop import StepLoop
+from gemma_thor_ros.models.batch import Int32
 from gemma_thor_ros.models.drafter import Drafter
+from gemma_thor_ros.models.page_planes import Paged, Planes
 from gemma_thor_ros.schema import (
     DeviceError,
     ErrorCode,
+    PromptImage,
     QueuePosition,
     Request,
     RequestError,
@@ -92,6 +99,7 @@ class Engine:
         self._scheduler = Scheduler(self._pages, self._cache, max_sequences=max_sequences,
                                     prefill_chunk=prefill_chunk)
         self.kv_cache: Any = model.new_kv_cache(num_sliding_pages, num_full_pages, page_size)
+        self._planes = self.kv_cache.planes() if isinstance(self.kv_cache, Paged) else None
         self._forecast = Forecast(prefill_chunk)
         self._requests = OpenRequests(max_sequences, max_waiting)
         self._model = model
@@ -99,6 +107,10 @@ class Engine:
         self._speculation: Speculation | None = None
         if drafter is not None and num_drafts != 0:
             self.draft_cache: Any = drafter.new_cache(num_sliding_pages, num_full_pages, page_size)
+            kept = next((each for each in (self.draft_cache, drafter) if isinstance(each, Paged)),
+                        None)
+            if self._planes is not None and kept is not None:
+                self._planes = self._planes.joined(kept.planes())
             costs = StepCosts(getattr(model.config, 'num_experts', 0),
                               getattr(model.config, 'top_k_experts', 0))
             self._speculation = Speculation(
@@ -167,6 +179,30 @@ class Engine:
                      for other in self._requests.all())
         return QueuePosition(before + 1, self._wait_s(sequence))
 
+    @property
+    def page_layout(self) -> tuple[str, ...]:
+        """What a page holds, drafter's part included; () when it can't be saved."""
+        return () if self._planes is None else self._planes.layout
+
+    def save_prefix(self, prompt_ids: Int32, images: Seq[PromptImage], max_bytes: int,
+                    identity: str = '') -> Future[SavedPrefix | None]:
+        """Copy what is cached of a prompt, beside the steps; None when that is nothing.
+
+        The future may raise RequestError: as saved_prefix.save, CANCELLED when the engine ends.
+        Raises RequestError: NOT_READY, and UNSUPPORTED for a model whose pages can't be read.
+        """
+        return self._requests.post(saved_prefix.save(
+            self._pages, self._cache, self._readable_planes(), prompt_ids, identity, images,
+            max_bytes))
+
+    def restore_prefix(self, saved: SavedPrefix) -> Future[int]:
+        """Put a saved prefix back, beside the steps; gives how many of its tokens are cached now.
+
+        Errors as save_prefix and saved_prefix.restore.
+        """
+        return self._requests.post(saved_prefix.restore(
+            self._pages, self._cache, self._readable_planes(), saved))
+
     def stats(self) -> EngineStats:
         """A snapshot; its numbers may be of neighbouring steps."""
         now, requests, loop = time.monotonic(), self._requests, self._loop
@@ -203,13 +239,19 @@ class Engine:
             self._requests.answer(sequence, cancelled('The engine was stopped.'), by_engine=False)
         return not self._thread.is_alive()
 
+    def _readable_planes(self) -> Planes:
+        if self._planes is None:
+            raise RequestError(ErrorCode.UNSUPPORTED, 'The pages of this model can not be copied.')
+        return self._planes
+
     def step(self) -> bool:
         """Run one border and one step in the caller's thread; False when there was nothing to run.
 
         Only after `start(threaded=False)`, by one thread at a time.
         """
+        worked = self._requests.run_errand()
         if not self._loop.border():
-            return False
+            return worked
         self._loop.step()
         return True
 
@@ -234,6 +276,7 @@ class Engine:
         for sequence in self._requests.end('stopped' if stopped else 'failed'):
             self._requests.answer(sequence, cancelled(message) if stopped
                                   else failed(code, message))
+        self._requests.drop_errands(message)
         if stopped:
             self._loop.clear()
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import NamedTuple
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
+from gemma_thor_ros.engine.errands import Errands, Work
 from gemma_thor_ros.engine.sequence import Sequence
 from gemma_thor_ros.schema import ErrorCode, FinishEvent, FinishReason, RequestError
 
@@ -63,6 +65,7 @@ class OpenRequests:
         self._cancels: set[str] = set()
         self._answered: list[Sequence] = []
         self._num_opened = 0
+        self._errands = Errands()
 
     @property
     def has_news(self) -> bool:
@@ -105,6 +108,24 @@ class OpenRequests:
             self._new.append(sequence)
             self._changed.notify()
 
+    def post(self, work: Work) -> Future[Any]:
+        """Queue an errand for the engine thread. Raises RequestError: NOT_READY."""
+        with self._changed:
+            if self.state != 'running':
+                raise RequestError(ErrorCode.NOT_READY,
+                                   f'The engine does nothing: its state is {self.state!r}.')
+            future = self._errands.post(work)
+            self._changed.notify()
+        return future
+
+    def run_errand(self) -> bool:
+        """Run a piece of the first errand, in the engine thread; False when there is none."""
+        return self._errands.run_piece()
+
+    def drop_errands(self, message: str) -> None:
+        """Answer all errands with CANCELLED; once the state is neither 'new' nor 'running'."""
+        self._errands.drop(RequestError(ErrorCode.CANCELLED, message))
+
     def cancel(self, request_id: str) -> bool:
         """Mark a request to be ended at the next step border; False when it is not open."""
         with self._changed:
@@ -133,7 +154,7 @@ class OpenRequests:
         """Block until there is something to do, at once if `busy`; False when the engine ends."""
         with self._changed:
             while not busy and self.state == 'running' and not (
-                    self._new or self._cancels or self._answered):
+                    self._new or self._cancels or self._answered or self._errands):
                 self._changed.wait()
             return self.state == 'running'
 

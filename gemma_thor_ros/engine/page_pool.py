@@ -169,6 +169,7 @@ class PageManager:
         self.full = PagePool('full', num_full_pages, on_freed)
         self.promised_sliding = 0
         self.promised_full = 0
+        self.num_errands = 0             # that hold pages, though no sequence does
         self.num_releases = 0            # a request that did not fit need not try before it grows
 
     def need(self, num_positions: int) -> PageNeed:
@@ -180,9 +181,13 @@ class PageManager:
         """Whether an empty engine could run it."""
         return need.sliding <= self.sliding.num_pages and need.full <= self.full.num_pages
 
-    def admit(self, num_positions: int, prefix: Prefix = NO_PREFIX) -> PageTables | None:
-        """Promise a sequence its worst case and share a cached prefix with it; None: no room."""
-        need = self.need(num_positions)
+    def admit(self, num_positions: int, prefix: Prefix = NO_PREFIX,
+              need: PageNeed | None = None) -> PageTables | None:
+        """Promise a sequence its worst case and share a cached prefix with it; None: no room.
+
+        need: when it is known to be less than that of these positions.
+        """
+        need = need or self.need(num_positions)
         if not self.fits(need, prefix):
             return None
         max_pages, num_cached = -(-num_positions // self.page_size), prefix.num_pages

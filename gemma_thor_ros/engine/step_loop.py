@@ -50,7 +50,8 @@ class StepLoop:
         now = time.monotonic()
         self._end_overdue(now)
         self.scheduler.admit(now)
-        assert self.scheduler.running or not self.scheduler.busy, \
+        assert (self.scheduler.running or not self.scheduler.busy
+                or self.scheduler.pages.num_errands), \
             f'nothing runs, but {len(self.scheduler.waiting)} sequences wait'
         return bool(self.scheduler.running)
 

@@ -22,6 +22,7 @@ from gemma_thor_ros.models.cuda_draft_inputs import AT_ONCE, DraftInputs
 from gemma_thor_ros.models.cuda_shadow import ShadowRows
 from gemma_thor_ros.models.draft_config import DFlashConfig
 from gemma_thor_ros.models.draft_target import DraftTarget, get_weight
+from gemma_thor_ros.models.page_planes import Planes
 from gemma_thor_ros.ops import (
     device,
     draft_attention,
@@ -122,6 +123,12 @@ class CudaDFlash:
             if shape[0]:
                 self._pages[kind] = (device.zeros(shape, np.uint16),
                                      device.zeros(shape, np.uint16))
+
+    def planes(self) -> Planes:
+        """K and V of all draft layers."""
+        found = {kind: tuple(plane for pages in self._pages.get(kind, ()) for plane in pages)
+                 for kind in (SLIDING, FULL)}
+        return Planes(found[SLIDING], found[FULL], self._stream)
 
     def tap(self, layer: int, residual: Any) -> None:
         """Put a tapped layer's rows beside those of the others."""

@@ -25,6 +25,7 @@ from gemma_thor_ros.models.cuda_inputs import Pass, StepInputs, bucket
 from gemma_thor_ros.models.cuda_shadow import ShadowRows
 from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
 from gemma_thor_ros.models.drafter import Drafts, DraftSpan
+from gemma_thor_ros.models.page_planes import Planes
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.draft_pick import RecordLayout, draft_accept
 from gemma_thor_ros.ops.graphs import Graphs
@@ -83,6 +84,9 @@ class Network(Protocol):
 
     def new_cache(self, num_sliding_pages: int, num_full_pages: int, page_size: int) -> None:
         """Make static memory for what it keeps of each row."""
+
+    def planes(self) -> Planes:
+        """As CudaDrafter.planes."""
 
     def tap(self, layer: int, residual: Any) -> None:
         """As Shadow.tap."""
@@ -146,6 +150,10 @@ class CudaDrafter:
                                    self.network.window, self._buffer)
         self.graphs = Graphs(self._stream, self.graphs.enabled)
         self._ahead = None
+
+    def planes(self) -> Planes:
+        """What the network keeps beside the target's pages."""
+        return self.network.planes()
 
     def absorb(self, batch: Batch, hidden: Any, cache: Any) -> None:
         """Nothing: as the model's shadow it has taken the rows already."""

@@ -21,6 +21,7 @@ from gemma_thor_ros.models.cuda_draft_inputs import AT_ONCE, DraftInputs
 from gemma_thor_ros.models.cuda_shadow import ShadowRows
 from gemma_thor_ros.models.draft_config import MtpConfig
 from gemma_thor_ros.models.draft_target import DraftTarget, get_weight
+from gemma_thor_ros.models.page_planes import Planes
 from gemma_thor_ros.ops import device, draft_heads, draft_rows, gemm_bf16, rms_norm
 from gemma_thor_ros.ops.attention_decode import AttentionScratch, attention_decode, max_chunks
 from gemma_thor_ros.ops.cuda_table import KvScales, head
@@ -120,6 +121,10 @@ class CudaMtp:
         """The target's states (P, S, H), at its sliding pages."""
         self._pages = device.zeros(
             (num_sliding_pages, page_size, self.config.backbone_hidden_size), np.uint16)
+
+    def planes(self) -> Planes:
+        """The states."""
+        return Planes((self._pages,), (), self._stream)
 
     def tap(self, layer: int, residual: Any) -> None:
         """Nothing: no layer is tapped."""

@@ -21,6 +21,7 @@ from gemma_thor_ros.models.config import FULL, SLIDING
 from gemma_thor_ros.models.draft_config import DFlashConfig
 from gemma_thor_ros.models.draft_target import DraftTarget, get_weight
 from gemma_thor_ros.models.drafter import Drafts, DraftSpan, pick_drafts
+from gemma_thor_ros.models.page_planes import Planes
 from gemma_thor_ros.ops.attention import AttentionSpan
 from gemma_thor_ros.ops.draft_table import DraftOps
 from gemma_thor_ros.ops.kv_append import PageRows
@@ -71,6 +72,14 @@ class DFlashCache:
                      config.num_key_value_heads, config.head_dim)
             self.k_pages.append(np.zeros(shape, dtype))
             self.v_pages.append(np.zeros(shape, dtype))
+        self._kinds = tuple(config.layer_types)
+
+    def planes(self) -> Planes:
+        """K and V of the context; the scratch pages lie behind all others."""
+        found: dict[str, list[Array]] = {SLIDING: [], FULL: []}
+        for kind, k_pages, v_pages in zip(self._kinds, self.k_pages, self.v_pages, strict=True):
+            found[kind] += [k_pages, v_pages]
+        return Planes(tuple(found[SLIDING]), tuple(found[FULL]))
 
 
 @dataclass(frozen=True)

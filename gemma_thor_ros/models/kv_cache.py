@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma_thor_ros.models.config import FULL, SLIDING, ModelConfig
+from gemma_thor_ros.models.page_planes import Planes
 
 Array = npt.NDArray[Any]
 
@@ -40,16 +41,19 @@ class KVCache:
 
     P is `num_sliding_pages` in sliding layers and `num_full_pages` in full ones. The values are
     already rounded to the cache type when they arrive; `dtype` is what they are stored in: on a
-    CUDA device their bits, uint16 for bf16 and uint8 for e4m3. zeros makes an array there.
+    CUDA device their bits, uint16 for bf16 and uint8 for e4m3. zeros makes an array there, stream
+    is what orders its copies.
     """
 
     def __init__(self, config: ModelConfig, num_sliding_pages: int, num_full_pages: int,
                  page_size: int, dtype: npt.DTypeLike,
-                 zeros: Callable[[tuple[int, ...], np.dtype[Any]], Array] = np.zeros) -> None:
+                 zeros: Callable[[tuple[int, ...], np.dtype[Any]], Array] = np.zeros,
+                 stream: Any = None) -> None:
         self.config = config
         self.page_size = page_size
         self.num_pages = {SLIDING: num_sliding_pages, FULL: num_full_pages}
         self.dtype = np.dtype(dtype)
+        self._stream = stream
         self.k_pages: list[Array] = []
         self.v_pages: list[Array] = []
         for layer in range(config.num_hidden_layers):
@@ -69,3 +73,11 @@ class KVCache:
         """Bytes of all pages."""
         own = slice(self.config.first_shared_layer)
         return sum(pages.nbytes for pages in (*self.k_pages[own], *self.v_pages[own]))
+
+    def planes(self) -> Planes:
+        """K and V of the layers that have pages of their own."""
+        found: dict[str, list[Array]] = {SLIDING: [], FULL: []}
+        for layer in range(self.config.first_shared_layer):
+            found[self.config.geometry(layer).layer_type] += [self.k_pages[layer],
+                                                              self.v_pages[layer]]
+        return Planes(tuple(found[SLIDING]), tuple(found[FULL]), self._stream)

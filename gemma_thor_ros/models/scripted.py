@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma_thor_ros.models.batch import Batch, Int32, Role, Span
+from gemma_thor_ros.models.page_planes import Planes
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -63,6 +64,11 @@ class ScriptedKVCache:
                        else (self.full_ids, self.full_hashes))
         ids[list(page_ids)] = _POISON
         hashes[list(page_ids)] = 0
+
+    def planes(self) -> Planes:
+        """Everything that a page holds."""
+        return Planes((self.sliding_ids, self.sliding_hashes),
+                      (self.full_ids, self.full_hashes, self.full_generated))
 
 
 class ScriptedModel:

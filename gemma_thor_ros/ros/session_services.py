@@ -91,23 +91,23 @@ class SessionServices:
     def _save_session(
         self, request: srv.SaveSession.Request, response: srv.SaveSession.Response
     ) -> None:
-        if request.with_cache:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED,
-                'with_cache is set, this build saves messages alone',
-                'with_cache',
-            )
-        chat = self._host.require_chat()
-        response.name, response.num_bytes = chat.save_session(request.session_id, request.name)
+        saved = self._host.require_chat().save_session(
+            request.session_id, request.name, request.with_cache
+        )
+        response.name, response.num_bytes = saved.name, saved.num_bytes
+        response.error_msg = saved.warning and f'saved without its KV pages: {saved.warning}'
 
     def _restore_session(
         self, request: srv.RestoreSession.Request, response: srv.RestoreSession.Response
     ) -> None:
-        chat = self._host.require_chat()
-        view = chat.restore_session(request.name, request.session_id, request.replace)
+        restored = self._host.require_chat().restore_session(
+            request.name, request.session_id, request.replace
+        )
         # What was owed to a conversation that has been replaced.
-        self._runner.forget_session(view.session_id)
-        response.session = self._session_info(view)
+        self._runner.forget_session(restored.view.session_id)
+        response.session = self._session_info(restored.view)
+        response.cached_tokens = restored.cached_tokens
+        response.error_msg = restored.warning
 
     def _barge_in(self, request: srv.BargeIn.Request, response: srv.BargeIn.Response) -> None:
         running = self._running(request)

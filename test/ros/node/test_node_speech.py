@@ -189,8 +189,8 @@ def test_a_saved_session_outlives_the_node(peer, node, folder, start_module_node
     peer.call(Ask, 'ask', prompt='Where is the dock?', session_id='stay')
     saved = peer.call(SaveSession, 'save_session', session_id='stay', name='monday')
     assert (saved.error_code, saved.name) == (0, 'monday') and saved.num_bytes > 0
-    refused = peer.call(SaveSession, 'save_session', session_id='stay', with_cache=True)
-    assert refused.error_code == ErrorCode.UNSUPPORTED and 'with_cache' in refused.error_msg
+    warm = peer.call(SaveSession, 'save_session', session_id='stay', with_cache=True)
+    assert (warm.error_code, warm.error_msg) == (0, '') and warm.num_bytes > saved.num_bytes
     for name in ('../monday', 'a/b', '.hidden', 'x' * 200):
         refused = peer.call(SaveSession, 'save_session', session_id='stay', name=name)
         assert refused.error_code == ErrorCode.INVALID_REQUEST, name
@@ -209,6 +209,14 @@ def test_a_saved_session_outlives_the_node(peer, node, folder, start_module_node
     unknown = peer.call(RestoreSession, 'restore_session', name='tuesday')
     assert unknown.error_code == ErrorCode.UNKNOWN_SESSION
     assert peer.call(Ask, 'ask', prompt='go on', session_id='new').text == 'Second.'
+    assert back.cached_tokens == 0
+    warm = peer.call(RestoreSession, 'restore_session', name='stay')
+    assert (warm.error_code, warm.error_msg) == (0, '') and warm.cached_tokens >= 16
+    assert peer.call(Ask, 'ask', prompt='go on', session_id='stay').text == 'Second.'
+    (folder / 'stay.kv').write_bytes(b'torn')
+    torn = peer.call(RestoreSession, 'restore_session', name='stay', replace=True)
+    assert (torn.error_code, torn.cached_tokens) == (0, 0)
+    assert torn.error_msg.startswith('stay.kv is not used')
     assert peer.call(ResetSession, 'reset_session', session_id='new', remove=True).num_reset == 1
 
 

@@ -49,13 +49,13 @@ def test_over_a_restart(tmp_path: Path) -> None:
     first = start(tmp_path)
     chat = first.require_chat()
     say(chat, 'hello')
-    name, num_bytes = chat.save_session('s')
-    assert (name, num_bytes) == ('s', (tmp_path / 's.json').stat().st_size)
+    saved = chat.save_session('s')
+    assert saved == ('s', (tmp_path / 's.json').stat().st_size, 0, '')
     never_stopped = say(chat, 'and now?')
     first.stop()
     second = start(tmp_path)
     chat = second.require_chat()
-    view = chat.restore_session('s')
+    view = chat.restore_session('s').view
     assert (view.session_id, view.num_messages, view.busy) == ('s', 2, False)
     assert say(chat, 'and now?') == never_stopped
     second.stop()
@@ -65,12 +65,12 @@ def test_other_names_and_ids(tmp_path: Path) -> None:
     runtime = start(tmp_path)
     chat = runtime.require_chat()
     say(chat, 'hello')
-    assert chat.save_session('s', 'monday')[0] == 'monday'
+    assert chat.save_session('s', 'monday').name == 'monday'
     taken = error_of(chat.restore_session, 'monday')
     assert taken.code is ErrorCode.INVALID_REQUEST and 'with 2 messages already' in taken.message
-    assert chat.restore_session('monday', 't').session_id == 't'
+    assert chat.restore_session('monday', 't').view.session_id == 't'
     say(chat, 'more', 't')
-    assert chat.restore_session('monday', 't', overwrite=True).num_messages == 2
+    assert chat.restore_session('monday', 't', overwrite=True).view.num_messages == 2
     assert error_of(chat.save_session, 'nobody').code is ErrorCode.UNKNOWN_SESSION
     assert error_of(chat.restore_session, 'tuesday').code is ErrorCode.UNKNOWN_SESSION
     runtime.stop()
@@ -84,7 +84,7 @@ def test_a_busy_session_is_saved_without_its_running_turn(tmp_path: Path) -> Non
     chat.save_session('s')
     assert error_of(chat.restore_session, 's', overwrite=True).code is ErrorCode.BUSY
     stream.result(20.0)
-    assert chat.restore_session('s', 't').num_messages == 2
+    assert chat.restore_session('s', 't').view.num_messages == 2
     runtime.stop()
 
 
