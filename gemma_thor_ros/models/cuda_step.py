@@ -151,7 +151,7 @@ class CudaGemma4(Decoder):
         self.graphs = Graphs(self.stream, self.graphs.enabled)
         self._ahead = None
         self._cache = KVCache(self.config, num_sliding_pages, num_full_pages, page_size,
-                              PAGE_TYPES[self.kv_dtype], device.zeros)
+                              PAGE_TYPES[self.kv_dtype], device.zeros, self.stream)
         return self._cache
 
     def forward(self, batch: Batch, kv_cache: KVCache, tap: LayerTap | None = None) -> Array:
