@@ -7,9 +7,12 @@
 //   k_pages, v_pages (P, S, KV, D) bf16, or e4m3 that k_scale and v_scale (KV) multiply
 //   spans (B) = {first row, rows (0: none), position of the first row, sees_block}
 //   page_table (B, max_pages); entries below the window and past the last row are never read
+//   blocks (T) = [first, end) positions of the image that a row belongs to, else of the row alone;
+//     only read with BLOCKS
 //
 // The scale is 1 (it sits in the norms). Row i sees the keys 0 .. its position, with a window the
-// last WINDOW of them; with sees_block also the keys of the span's later rows.
+// last WINDOW of them; with sees_block also the keys of the span's later rows. BLOCKS 1: also the
+// later keys of its block; 2: all of its block, beyond the window too.
 //
 // Bytes: per block q, out and K and V of the keys that its rows see, 2 D bytes a number of K and V
 // mostly from the L2. Bound by the matrix units and, close behind, by shared memory.
@@ -31,7 +34,8 @@
 // PRECOND: D is 256 or 512; S is a multiple of 16; GROUP is at most 16
 // PRECOND: spans and page_table are written before the step's first launch
 // PRECOND (FP8): |q| < 65,504
-// Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), QUERY_WARPS.
+// PRECOND (BLOCKS): a block lies wholly among its span's rows
+// Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), QUERY_WARPS, BLOCKS (0, 1, 2).
 
 #include "prefill_tile.cuh"
 
@@ -58,6 +62,16 @@
 
 __device__ __forceinline__ int first_visible(int position) {
     return WINDOW > 0 ? max(0, position - WINDOW + 1) : 0;
+}
+
+// The first and the last key that the row of a span at a position sees.
+__device__ __forceinline__ int first_seen(const int* blocks, int row, int position) {
+    const int first = first_visible(position);
+    return BLOCKS == 2 ? min(first, blocks[2 * row]) : first;
+}
+
+__device__ __forceinline__ int last_seen(const int* blocks, int row, int position) {
+    return BLOCKS > 0 ? max(position, blocks[2 * row + 1] - 1) : position;
 }
 
 __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
@@ -192,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 prefill_attention(u16* __restrict__ out, const u16* q, const u8* k_pages, const u8* v_pages,
                   const float* __restrict__ k_scale, const float* __restrict__ v_scale,
                   const int4* __restrict__ spans, const int* __restrict__ page_table,
-                  int max_pages) {
+                  const int* __restrict__ blocks, int max_pages) {
     extern __shared__ __align__(16) u8 shared[];
     u8* q_tile = shared;                                     // (QUERIES, D) of 16 bits
     u8* k_tile = q_tile + QUERIES * D * 2;                   // (TILE, D)
@@ -214,9 +228,12 @@ prefill_attention(u16* __restrict__ out, const u16* q, const u8* k_pages, const 
     block.sees_block = span.w != 0;
     block.kv = blockIdx.y;
     block.first_query = group * QUERIES;
-    block.low_key = first_visible(span.z + block.first_query / GROUP);
+    // later rows see no earlier key than the first one, earlier rows no later key than the last one
+    const int first_row = block.first_query / GROUP;
+    block.low_key = first_seen(blocks, span.x + first_row, span.z + first_row);
     const int last_row = min(span.y - 1, (block.first_query + QUERIES - 1) / GROUP);
-    block.end_key = span.z + (block.sees_block ? span.y : last_row + 1);
+    block.end_key = block.sees_block ? span.z + span.y
+                    : last_seen(blocks, span.x + last_row, span.z + last_row) + 1;
     const int* table = page_table + (u64)blockIdx.z * max_pages;
 
     int tile_key = block.low_key / TILE * TILE;
@@ -227,12 +244,14 @@ prefill_attention(u16* __restrict__ out, const u16* q, const u8* k_pages, const 
     stage_q(q_tile, q, block);
 
     // this lane's queries: rows g and g + 8 of the warp's 16
-    int position[2], last_key[2];
+    int first_key[2], last_key[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int query = block.first_query + query_warp * 16 + h * 8 + lane / 4;
-        position[h] = span.z + min(query / GROUP, span.y - 1);
-        last_key[h] = block.sees_block ? block.end_key - 1 : position[h];
+        const int row = min(query / GROUP, span.y - 1);
+        first_key[h] = first_seen(blocks, span.x + row, span.z + row);
+        last_key[h] = block.sees_block ? block.end_key - 1
+                      : last_seen(blocks, span.x + row, span.z + row);
     }
     const float to_base_2 = FP8 ? k_scale[block.kv] * LOG2_E : LOG2_E;
     float top[2] = {LOWEST, LOWEST}, total[2] = {0.0f, 0.0f};
@@ -253,7 +272,7 @@ prefill_attention(u16* __restrict__ out, const u16* q, const u8* k_pages, const 
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int key = tile_key + (part * KEY_TILES + n) * 8 + 2 * t + i % 2;
-                const bool seen = key <= last_key[i / 2] && key >= first_visible(position[i / 2]);
+                const bool seen = key <= last_key[i / 2] && key >= first_key[i / 2];
                 scores[n][i] = seen ? __fmul_rn(scores[n][i], to_base_2) : HIDDEN;
                 most[i / 2] = fmaxf(most[i / 2], scores[n][i]);
             }

@@ -89,7 +89,7 @@ class DeviceRunner(Runner):
                     errors[len(rows)] = error
                 rows.append(row)
         quiet = speculation is None or speculation.resting
-        step = model.choose(plan.batch, self._kv_cache, rows,
+        step = model.choose(self._with_images(plan), self._kv_cache, rows,
                             run_ahead=run_ahead and quiet and all(map(_goes_on, plan.parts)),
                             logits_of=logits_of,
                             **({} if speculation is None else {'draft_ahead': _drafted(plan)}))

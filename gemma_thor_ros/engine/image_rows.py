@@ -12,9 +12,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from gemma_thor_ros.engine.plan import Plan
 from gemma_thor_ros.models.batch import SoftRows
 from gemma_thor_ros.schema import PromptImage
@@ -25,8 +22,8 @@ KEPT_BYTES = 64 << 20                    # of soft tokens; an image of the 31B h
 class Vision(Protocol):
     """What the engine needs of models/vision.Vision."""
 
-    def encode(self, patches: Any, columns: int) -> npt.NDArray[Any]:
-        """The soft tokens (N, H) of one image."""
+    def encode(self, patches: Any, columns: int) -> Any:
+        """The soft tokens (N, H) of one image, an array of their own."""
 
 
 class ImageRows:
@@ -36,7 +33,7 @@ class ImageRows:
         self.num_encoded = 0
         self._vision = vision
         self._kept_bytes = kept_bytes
-        self._kept: OrderedDict[bytes, npt.NDArray[Any]] = OrderedDict()     # last used last
+        self._kept: OrderedDict[bytes, Any] = OrderedDict()     # last used last
         self._num_bytes = 0
 
     def of(self, plan: Plan) -> tuple[SoftRows, ...]:
@@ -49,13 +46,13 @@ class ImageRows:
                     found.append(SoftRows(row, self._soft_tokens(image)))
         return tuple(found)
 
-    def _soft_tokens(self, image: PromptImage) -> npt.NDArray[Any]:
+    def _soft_tokens(self, image: PromptImage) -> Any:
         kept = self._kept.get(image.digest)
         if kept is not None:
             self._kept.move_to_end(image.digest)
             return kept
         self.num_encoded += 1
-        soft = np.array(self._vision.encode(image.patches, image.columns))
+        soft = self._vision.encode(image.patches, image.columns)
         if soft.shape[0] != image.num_tokens:
             raise ValueError(f'an image has {soft.shape[0]} soft tokens, its prompt has room for '
                              f'{image.num_tokens}')

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inputs of a step on a CUDA device: static arrays, written before its first launch.
 
-Rows, spans and the page tables of up to 16 sequences. A table is sent only where it differs from
-what the device has. Knows no weights and no kernels.
+Rows, spans and the page tables of up to 16 sequences, and where images stand in a prompt. A table
+is sent only where it differs from what the device has. Knows no weights and no kernels.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ class Piece:
         """Position of the first row."""
         return self.span.start_position + self.first - self.span.start_row
 
+    @property
+    def blocks(self) -> tuple[tuple[int, int], ...]:
+        """Positions [start, stop) of the images among its rows; none is cut."""
+        end = self.position + self.num_rows
+        return tuple(block for block in self.span.blocks if self.position <= block[0] < end)
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -62,20 +68,22 @@ class Pass:
     def key(self) -> Key:
         """The sizes that its launches are made for."""
         if self.role is Role.PREFILL:
-            rows = prompt_bucket(self.num_rows)
-            return Key(rows, 1, rows, True)
+            images = any(piece.blocks for piece in self.pieces)
+            rows = self.num_rows if images else prompt_bucket(self.num_rows)
+            return Key(rows, 1, rows, True, images)
         return Key(bucket(self.num_rows), bucket(len(self.pieces)),
                    bucket(max(piece.num_rows for piece in self.pieces)))
 
 
 @dataclass(frozen=True)
 class Key:
-    """Sizes of a pass: rows, sequences, the most rows of one of them, and whether of a prompt."""
+    """Sizes of a pass: rows, sequences, the most rows of one, whether of a prompt, with images."""
 
     num_rows: int
     num_sequences: int
     max_rows: int
     prompt: bool = False
+    images: bool = False
 
 
 def bucket(count: int) -> int:
@@ -95,7 +103,7 @@ def prompt_bucket(count: int) -> int:
 def cut_passes(batch: Batch, prompt_rows: int) -> list[Pass]:
     """Generated rows together, MAX_ROWS at a time, spans whole; then each prompt in pieces.
 
-    prompt_rows: the most rows of a piece.
+    prompt_rows: the most rows of a piece, and of an image, which is never cut.
     """
     passes: list[Pass] = []
     together: list[Piece] = []
@@ -112,11 +120,23 @@ def cut_passes(batch: Batch, prompt_rows: int) -> list[Pass]:
     if together:
         passes.append(Pass(Role.DECODE, tuple(together)))
     for span in batch.spans:
-        if span.role is Role.PREFILL:
-            passes += [Pass(Role.PREFILL, (Piece(
-                span, span.start_row + at, min(prompt_rows, span.num_rows - at)),))
-                for at in range(0, span.num_rows, prompt_rows)]
+        at = 0 if span.role is Role.PREFILL else span.num_rows
+        while at < span.num_rows:
+            end = _end_of_piece(span, at, prompt_rows)
+            passes.append(Pass(Role.PREFILL, (Piece(span, span.start_row + at, end - at),)))
+            at = end
     return passes
+
+
+def _end_of_piece(span: Span, at: int, prompt_rows: int) -> int:
+    """Where the piece of a prompt that begins at row `at` of its span ends, cutting no image."""
+    end = min(at + prompt_rows, span.num_rows)
+    for start, stop in span.blocks:
+        low, high = start - span.start_position, stop - span.start_position
+        if low < end < high:
+            assert low > at, f'an image has {high - low} rows, a piece at most {prompt_rows}'
+            return low
+    return end
 
 
 class StepInputs:
@@ -127,6 +147,7 @@ class StepInputs:
         """max_pages: of one sequence. window: keys that a row of a sliding layer sees."""
         self._prompt_rows = prompt_rows
         self._prompt = zeros((4 + 3 * prompt_rows,), np.int32)
+        self._blocks = zeros((prompt_rows, 2), np.int32)
         self.page_size = page_size
         self.max_pages = max_pages
         self._window = window
@@ -150,6 +171,10 @@ class StepInputs:
         arrays = [self._prompt[start:start + count] for start in starts]
         return arrays[0], arrays[1], arrays[2], self._prompt[:4].reshape(1, 4)
 
+    def blocks(self, key: Key) -> Any:
+        """(T, 2) first and end position of each row's image or of the row, None without images."""
+        return self._blocks[:key.num_rows] if key.images else None
+
     def _send_prompt(self, pieces: Sequence[Piece], token_ids: Int32) -> None:
         """One piece, or none: then all rows are padding."""
         control = np.zeros(4 + 3 * self._prompt_rows, np.int32)
@@ -162,7 +187,16 @@ class StepInputs:
             positions[rows] = np.arange(piece.position, piece.position + piece.num_rows)
             for kind, pages in (SLIDING, piece.span.sliding_pages), (FULL, piece.span.full_pages):
                 self._send_table(kind, 0, pages, self._needed(kind, piece))
+            if piece.blocks:
+                self._send_blocks(piece)
         self._buffer.send(self._prompt, control)
+
+    def _send_blocks(self, piece: Piece) -> None:
+        first = np.arange(piece.position, piece.position + piece.num_rows, dtype=np.int32)
+        blocks = np.stack([first, first + 1], axis=1)
+        for start, stop in piece.blocks:
+            blocks[start - piece.position:stop - piece.position] = start, stop
+        self._buffer.send(self._blocks[:piece.num_rows], blocks)
 
     def send(self, step: Pass, token_ids: Int32 | None) -> None:
         """Enqueue the copies for a pass; token_ids in its order, None: they are there already.

@@ -32,6 +32,8 @@ from gemma_thor_ros.models.cuda_sampler import Chosen, CudaSampler
 from gemma_thor_ros.models.cuda_shadow import Shadow, ShadowRows
 from gemma_thor_ros.models.gemma4 import Decoder, LayerTap
 from gemma_thor_ros.models.kv_cache import KVCache
+from gemma_thor_ros.models.vision import Vision
+from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.models.workspace import device_activations, first_rows
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.attention_decode import AttentionScratch, max_chunks
@@ -44,6 +46,7 @@ from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
 from gemma_thor_ros.ops.sample import SampleRow
 from gemma_thor_ros.ops.staging import StepBuffer
 from gemma_thor_ros.ops.table import Router, StepRows
+from gemma_thor_ros.ops.vision_cuda import CudaVisionOps
 
 Array = npt.NDArray[Any]
 Int32 = npt.NDArray[np.int32]
@@ -84,14 +87,15 @@ class CudaGemma4(Decoder):
     def __init__(self, config: ModelConfig, weights: Mapping[str, StoredWeight],
                  loader: DeviceLoader, *, stream: Any, context_length: int,
                  kv_dtype: CudaKvDtype = 'fp8', graphs: bool = True, prompt_rows: int = 256,
-                 ) -> None:
+                 vision: tuple[VisionConfig, Mapping[str, StoredWeight]] | None = None) -> None:
         """Take the weights in; the loader uses the same stream.
 
         context_length: the most tokens of a sequence. graphs False launches one by one, with the
         same results. prompt_rows: the most rows of a prompt that run together, up to the next
-        bucket.
+        bucket; of an image at least. vision: config and weights of the part that reads images.
         """
         super().__init__(config, weights, loader)
+        self.vision = None if vision is None else Vision(*vision, loader, CudaVisionOps(stream))
         loader.finish()
         self.stream = stream
         self.kv_dtype = kv_dtype
@@ -163,16 +167,17 @@ class CudaGemma4(Decoder):
         self._ahead = None
         num_layers = self.config.num_hidden_layers if tap is not None else 0
         hidden = np.empty((num_layers, batch.token_ids.size, self.config.hidden_size), np.float32)
-        # the logits of a piece have room for so many rows
-        most = self.prompt_rows if batch.logit_rows.size <= len(batch.spans) else MAX_ROWS
+        # the logits of a piece have room for so many rows; of a prompt with images too
+        few = batch.logit_rows.size <= len(batch.spans) or any(span.blocks for span in batch.spans)
+        most = self.prompt_rows if few else MAX_ROWS
         with device.errors():
             for step in cut_passes(batch, most):
                 wanted = _wanted(step, batch)
                 self._send(step, batch.token_ids[step.rows], None)
                 if tap is None:
-                    self._enqueue(step, kv_cache, wanted)
+                    self._enqueue(step, batch, kv_cache, wanted)
                 else:
-                    self._enqueue_tapped(step, kv_cache, wanted, hidden)
+                    self._enqueue_tapped(step, batch, kv_cache, wanted, hidden)
                 for row, index in wanted:
                     device.copy_out(logits[index], self._logits[row - _first(step, wanted)],
                                     self.stream)
@@ -258,7 +263,7 @@ class CudaGemma4(Decoder):
         settings = tuple(rows[index] for _, index in wanted)
         chosen = self._send(step, batch.token_ids[step.rows],
                             ([row - first for row, _ in wanted], settings) if wanted else None)
-        self._enqueue(step, kv_cache, wanted)
+        self._enqueue(step, batch, kv_cache, wanted)
         if chosen is None:
             return None
         for row, index in wanted:
@@ -284,19 +289,21 @@ class CudaGemma4(Decoder):
         event.record(self.stream)
         return _Sent(step, settings, chosen, np.array(wanted, np.int64), event)
 
-    def _enqueue(self, step: Pass, kv_cache: KVCache, wanted: list[tuple[int, int]]) -> None:
+    def _enqueue(self, step: Pass, batch: Batch, kv_cache: KVCache,
+                 wanted: list[tuple[int, int]]) -> None:
         """Enqueue a pass whose inputs are sent, and the logits of the wanted rows."""
         assert kv_cache is self._cache, 'a model serves its newest cache alone'
         whole = len(wanted) == step.num_rows and step.role is Role.DECODE
-        if step.role is Role.PREFILL and PROMPT_BUCKETS[-1] < step.num_rows < self.prompt_rows:
-            self._enqueue_layers(step.key, kv_cache)     # hardly ever of the same size again
+        rare = PROMPT_BUCKETS[-1] < step.num_rows < self.prompt_rows or step.key.images
+        if step.role is Role.PREFILL and rare:           # hardly ever of the same size again
+            self._enqueue_layers(step.key, kv_cache, soft_rows=_soft_rows(step, batch))
         else:
             self._graph(step.key, whole, kv_cache)
         if wanted and not whole:
             self._head(wanted[0][0], wanted[-1][0] + 1, _first(step, wanted))
 
-    def _enqueue_tapped(self, step: Pass, kv_cache: KVCache, wanted: list[tuple[int, int]],
-                        hidden: Array) -> None:
+    def _enqueue_tapped(self, step: Pass, batch: Batch, kv_cache: KVCache,
+                        wanted: list[tuple[int, int]], hidden: Array) -> None:
         """As _enqueue, one launch after the other, with the rows of every layer copied out."""
         rows = step.rows
         values = np.empty((rows.size, self.config.hidden_size), np.float32)
@@ -306,7 +313,7 @@ class CudaGemma4(Decoder):
             self.stream.synchronize()
             hidden[layer, rows] = values
 
-        self._enqueue_layers(step.key, kv_cache, read)
+        self._enqueue_layers(step.key, kv_cache, read, _soft_rows(step, batch))
         if wanted:
             self._head(wanted[0][0], wanted[-1][0] + 1, _first(step, wanted))
 
@@ -319,15 +326,20 @@ class CudaGemma4(Decoder):
         self.graphs.run((key, with_head), work)
 
     def _enqueue_layers(self, key: Key, kv_cache: KVCache,
-                        after_layer: Callable[[int], None] | None = None) -> None:
+                        after_layer: Callable[[int], None] | None = None,
+                        soft_rows: tuple[tuple[Any, Any], ...] = ()) -> None:
         inputs = self._inputs
         assert inputs is not None
         token_ids, sequences, positions, spans = inputs.rows(key)
-        places = {kind: CudaPlace(self._turns[kind], sequences, positions,
-                                  inputs.tables[kind][:key.num_sequences], spans,
-                                  self._scratch[kind], window, key.max_rows, key.prompt)
-                  for kind, window in ((SLIDING, self.config.sliding.window), (FULL, None))}
-        step = StepRows(token_ids, 0 if key.prompt else key.num_rows, sequences, places)
+        places = {}
+        for kind, window in (SLIDING, self.config.sliding.window), (FULL, None):
+            seen = self.config.image_blocks(kind)
+            places[kind] = CudaPlace(
+                self._turns[kind], sequences, positions, inputs.tables[kind][:key.num_sequences],
+                spans, self._scratch[kind], window, key.max_rows, key.prompt,
+                None if seen == 'causal' else inputs.blocks(key), seen == 'whole')
+        step = StepRows(token_ids, 0 if key.prompt else key.num_rows, sequences, places,
+                        soft_rows)
         act, shadow = first_rows(self._act, key.num_rows), self._shadow
 
         def layer_done(layer: int) -> None:
@@ -407,6 +419,17 @@ def _wanted(step: Pass, batch: Batch) -> list[tuple[int, int]]:
     place = {int(row): index for index, row in enumerate(batch.logit_rows)}
     return [(row, place[token]) for row, token in enumerate(step.rows.tolist())
             if token in place]
+
+
+def _soft_rows(step: Pass, batch: Batch) -> tuple[tuple[Any, Any], ...]:
+    """The soft tokens of a pass, and the rows of the pass that they are."""
+    if step.role is not Role.PREFILL:
+        return ()
+    piece, = step.pieces
+    return tuple((slice(soft.start_row - piece.first,
+                        soft.start_row - piece.first + soft.values.shape[0]), soft.values)
+                 for soft in batch.soft_rows
+                 if piece.first <= soft.start_row < piece.first + piece.num_rows)
 
 
 def _first(step: Pass, wanted: list[tuple[int, int]]) -> int:

@@ -32,6 +32,7 @@ from gemma_thor_ros.ops import (
     prefill_gemm,
     prefill_moe,
     rms_norm,
+    vision_patches,
 )
 from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
 from gemma_thor_ros.ops.table import DenseMlp, ExpertRows, Router
@@ -47,7 +48,8 @@ class CudaPlace:
     """StepRows.places of the device: one layer type's pages, rows and scratch.
 
     turns (pairs,) u64; sequences, positions (T,) i32; page_table (B, max_pages) i32; spans (B, 4)
-    i32 of at most max_rows rows each. prompt: the rows are of prompts.
+    i32 of at most max_rows rows each. prompt: the rows are of prompts. blocks, whole_blocks: as in
+    prefill_attention.
     """
 
     turns: Any
@@ -59,6 +61,8 @@ class CudaPlace:
     window: int | None
     max_rows: int
     prompt: bool = False
+    blocks: Any = None
+    whole_blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,10 @@ class CudaOps:
         """The first launch of a step: it does not overlap the one before it."""
         embed.embed(residual, token_ids, table.rows, scale, self.stream)
 
+    def place_rows(self, residual: Any, rows: slice, values: Any) -> None:
+        """residual[rows] = values (n, H) bf16: soft tokens take the place of embeddings."""
+        vision_patches.vision_widen(residual[rows], values, self.stream)
+
     def norms(self, outs: Arrays, x: Any, weights: Arrays, eps: float) -> None:
         """outs[i] = rms(x; weights[i])."""
         rms_norm.rms_norm(outs, x, weights, eps, self.stream)
@@ -140,7 +148,8 @@ class CudaOps:
         if place.prompt:
             prefill_attention.prefill_attention(
                 out, q, k_pages, v_pages, place.spans, place.page_table, kv_scales.scales,
-                place.window, place.max_rows, self.stream)
+                place.window, place.max_rows, self.stream, blocks=place.blocks,
+                whole_blocks=place.whole_blocks)
             return
         attention_decode.attention_decode(
             out, q, k_pages, v_pages, place.scratch, place.spans, place.page_table,

@@ -19,13 +19,16 @@ _MOST_QUERY_WARPS = {256: 8, 512: 4}     # of 16 queries; two warps each with he
 
 def prefill_attention(out: Any, q: Any, k_pages: Any, v_pages: Any, spans: Any, page_table: Any,
                       scales: tuple[Any, Any], window: int | None, max_rows: int, stream: Any,
-                      query_warps: int | None = None) -> None:
+                      query_warps: int | None = None, blocks: Any = None,
+                      whole_blocks: bool = False) -> None:
     """Enqueue out (T, Q, D) bf16 = attention of q (T, Q, D) bf16 over the pages of its sequence.
 
     k_pages, v_pages (P, S, KV, D) bf16, or e4m3 (u8) times scales, two arrays (KV,) f32; spans
     (B, 4) i32 {first row, rows, position of the first row, sees_block} on the device, of at most
     max_rows rows each (any number); page_table (B, max_pages) i32. sees_block != 0: rows also see
     the span's later rows. Rows of no span stay as they are. query_warps changes no bit.
+    blocks (T, 2) i32: [first, end) positions of the image that a row belongs to, or of the row
+    alone; rows see to its end, with whole_blocks from its first on too.
     """
     sizes = check('attention_decode', out=out, q=q, k_pages=k_pages, v_pages=v_pages, spans=spans,
                   page_table=page_table)
@@ -33,12 +36,17 @@ def prefill_attention(out: Any, q: Any, k_pages: Any, v_pages: Any, spans: Any, 
     fp8, group = k_pages.dtype.itemsize == 1, sizes['Q'] // sizes['KV']
     shared_limit = device.info().shared_bytes_per_block
     warps = query_warps or query_warps_of(sizes['D'], fp8, shared_limit)
-    chosen = spec(sizes['D'], group, sizes['KV'], sizes['S'], window, fp8, warps)
+    chosen = spec(sizes['D'], group, sizes['KV'], sizes['S'], window, fp8, warps,
+                  0 if blocks is None else 1 + whole_blocks)
+    if blocks is None:
+        blocks = spans                   # nobody reads it
+    else:
+        check('attention_blocks', {'T': sizes['T']}, blocks=blocks)
     groups = -(-max_rows * group // (16 * warps))
     device.launch(device.compiled(chosen), (groups, sizes['KV'], sizes['B']),
                   32 * warps * sizes['D'] // 256,
-                  (out, q, k_pages, v_pages, *scales, spans, page_table, sizes['maxP']), stream,
-                  shared_bytes(sizes['D'], fp8, warps))
+                  (out, q, k_pages, v_pages, *scales, spans, page_table, blocks, sizes['maxP']),
+                  stream, shared_bytes(sizes['D'], fp8, warps))
 
 
 def query_warps_of(head_dim: int, fp8: bool, shared_limit: int) -> int:
@@ -58,13 +66,17 @@ def shared_bytes(head_dim: int, fp8: bool, query_warps: int) -> int:
 
 
 def spec(head_dim: int, group: int, num_kv_heads: int, page_size: int, window: int | None,
-         fp8: bool, query_warps: int) -> KernelSpec:
-    """What is compiled for one layer geometry, cache type and size of a block."""
+         fp8: bool, query_warps: int, blocks: int = 0) -> KernelSpec:
+    """What is compiled for one layer geometry, cache type and size of a block.
+
+    blocks: 0 without images, 1 where rows see their image to its end, 2 the whole of it.
+    """
     assert head_dim in (256, 512), f'head_dim is {head_dim}: 256 and 512 are supported'
     assert page_size % 16 == 0, f'page_size is {page_size}: multiples of 16 are supported'
     assert 1 <= group <= 16, f'{group} query heads per kv head: 1 to 16 are supported'
     return KernelSpec.of('prefill_attention', D=head_dim, GROUP=group, KV=num_kv_heads,
-                         S=page_size, WINDOW=window or 0, FP8=int(fp8), QUERY_WARPS=query_warps)
+                         S=page_size, WINDOW=window or 0, FP8=int(fp8), QUERY_WARPS=query_warps,
+                         BLOCKS=blocks)
 
 
 def flops(num_rows: int, start: int, window: int | None, num_q_heads: int, head_dim: int) -> int:

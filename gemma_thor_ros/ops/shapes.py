@@ -87,6 +87,7 @@ SHAPES: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
     'draft_confidence': {'confidence': (('R',), 'f32'), 'shares': (('R', 'parts'), 'f32'),
                          'logits': (('R', 'V'), 'f32'), 'tokens': (('R',), 'i32'),
                          'records': (('R', 'record'), 'u8')},
+    'attention_blocks': {'blocks': (('T', 'two'), 'i32')},
     'vision_numbers': {'out': (('P', 'M'), 'bf16'), 'patches': (('P', 'M'), 'u8')},
     'vision_widen': {'out': (('P', 'M'), 'f32'), 'x': (('P', 'M'), 'bf16')},
     'vision_positions': {'x': (('P', 'M'), 'f32')},

@@ -31,25 +31,29 @@ Span = tuple[int, int, int, int]         # first row, rows, position of the firs
 
 
 def attend(machine: Machine, pages: Pages, q: Array, spans: Sequence[Span],
-           query_warps: int | None = None, max_rows: int | None = None) -> Array:
+           query_warps: int | None = None, max_rows: int | None = None,
+           blocks: Array | None = None, whole: bool = False) -> Array:
     """The device's result; rows of no span stay poisoned."""
     put = machine.put
     out = put(poisoned(q.shape, 'bf16'))
     args = (put(q), put(pages.bits[0]), put(pages.bits[1]), put(np.array(spans, np.int32)),
             put(pages.table), (put(pages.scales[0]), put(pages.scales[1])))
     rows = max_rows or max(span[1] for span in spans)
+    placed = None if blocks is None else put(blocks)
     machine.run(lambda: op.prefill_attention(out, *args, pages.shape.window, rows, machine.stream,
-                                             query_warps))
+                                             query_warps, placed, whole))
     return machine.get(out)
 
 
-def expected(pages: Pages, q: Array, spans: Sequence[Span]) -> Array:
+def expected(pages: Pages, q: Array, spans: Sequence[Span],
+             images: Sequence[tuple[int, int]] = (), whole: bool = False) -> Array:
     """The twin's result in float64; one that sees its block needs the bias of generated rows."""
     out = np.full(q.shape, np.nan)
     for b, (row, count, start, sees_block) in enumerate(spans):
         if not count:
             continue
-        span = AttentionSpan(row, count, start, pages.table[b], bool(sees_block))
+        span = AttentionSpan(row, count, start, pages.table[b], bool(sees_block), tuple(images),
+                             whole)
         plan = plan_attention([(span, bool(sees_block))], pages.shape.window, pages.page_size,
                               pages.shape.group, np.float64)
         attention_ref(out, from_bf16(q), pages.values[0], pages.values[1], plan,
@@ -121,6 +125,54 @@ def test_the_cut_of_a_prompt_changes_no_bit(machine: Machine, shape: Geometry, c
     two = np.concatenate([q, q[:3]])
     out = attend(machine, other, two, [(0, count, 0, 0), (count, 3, 2, 0)])
     assert np.array_equal(out[:count], whole)
+
+
+def blocks_of(positions: Array, images: Sequence[tuple[int, int]]) -> Array:
+    """(T, 2) of rows at these positions: their image, or themselves."""
+    blocks = np.stack([positions, positions + 1], axis=1).astype(np.int32)
+    for start, stop in images:
+        blocks[(positions >= start) & (positions < stop)] = start, stop
+    return blocks
+
+
+# rows, position of the first, images: two side by side and one at the end; one beyond the window
+IMAGES = [(44, 50, [(53, 68), (68, 72), (84, 94)]), (90, 40, [(42, 125)])]
+
+
+@pytest.mark.parametrize('whole', [False, True])
+@pytest.mark.parametrize('fp8', [False, True])
+@pytest.mark.parametrize(('shape', 'case'), [
+    (NARROW, 0), (NARROW, 1), (DEMO_FULL, 0), (SLIDING, 0), (SLIDING, 1), (FULL, 1)])
+def test_rows_see_their_image(machine: Machine, shape: Geometry, case: int, fp8: bool,
+                              whole: bool, grid: bool) -> None:
+    """Against the twin; rows before and behind images have the bits of a prompt without them."""
+    if machine.small and (shape in (SLIDING, FULL) or fp8 != (case == 0)):
+        pytest.skip('large, for a device')
+    if machine.small and not grid and (shape is DEMO_FULL or whole != (case == 1)):
+        pytest.skip('without a CUDA device this is part of make grid')
+    count, start, images = IMAGES[case]
+    pages = Pages(shape, [start + count], 16, fp8)
+    q = queries(shape, count)
+    spans, positions = [(0, count, start, 0)], np.arange(start, start + count)
+    blocks = blocks_of(positions, images)
+    out = attend(machine, pages, q, spans, blocks=blocks, whole=whole)
+    assert error(from_bf16(out), expected(pages, q, spans, images, whole)) < ERROR
+    plain = attend(machine, pages, q, spans)
+    # the last row of an image that the window holds sees what it would have seen anyway
+    seeing = (blocks[:, 1] > positions + 1) | (blocks[:, 0] < positions)
+    changed = (out != plain).any(axis=(1, 2))
+    assert not changed[~seeing].any() and changed[blocks[:, 1] > positions + 1].all()
+    smaller = attend(machine, pages, q, spans, query_warps=1, blocks=blocks, whole=whole)
+    assert np.array_equal(smaller, out)
+    # a chunk that begins behind the first image, or with the only one
+    cut = images[0][1] - start if case == 0 else images[0][0] - start
+    part = attend(machine, pages, q[cut:], [(0, count - cut, start + cut, 0)],
+                  blocks=blocks[cut:], whole=whole)
+    assert np.array_equal(part, out[cut:])
+    # planted: images that are one row too short
+    short = blocks_of(positions, [(first, stop - 1) for first, stop in images])
+    wrong = attend(machine, pages, q, spans, blocks=short, whole=whole)
+    assert error(from_bf16(wrong), expected(pages, q, spans, images, whole)) > ERROR
 
 
 def test_planted_errors_are_seen(machine: Machine) -> None:
