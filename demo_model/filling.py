@@ -17,6 +17,7 @@ _SMALL_WORDS = (
     'the', 'a', 'is', 'and', 'to', 'of', 'in', 'it', 'you', 'we', 'I', 'my', 'not', 'at', 'on', 'will', 'are', 'for',
     'has', 'can', 'be', 'this', 'that', 'your', 'with', 'was', 'do', 'no', 'please')
 # fmt: on
+CAPITALS = tuple('ABCDEFGHKLMNPQRSTUVXYZ')
 
 
 def open_text(rng: random.Random) -> str:
@@ -45,10 +46,21 @@ def noun_slots(rng: random.Random) -> dict[str, str]:
         'name': random_name(rng),
         'w': pick(rng, open_words(rng)),
         'n': str(rng.randint(1, 99) if rng.random() < 0.8 else rng.randint(100, 999)),
-        'l': pick(rng, list('ABCDEFGHKLMNPQRSTUVXYZ')),
+        'l': pick(rng, CAPITALS),
         'place': pick(rng, open_words(rng)),
         'c': pick(rng, COLOURS),
     }
+
+
+def training_noun(name: str, rng: random.Random) -> str:
+    """One filler as noun_slots has it, without the draws for the others."""
+    if name == 'n':
+        return str(rng.randint(1, 99) if rng.random() < 0.8 else rng.randint(100, 999))
+    if name == 'thing':
+        return pick(rng, phrases.THINGS) if rng.random() < 0.8 else pick(rng, open_words(rng))
+    if name == 'l':
+        return pick(rng, CAPITALS)
+    return pick(rng, COLOURS) if name == 'c' else pick(rng, open_words(rng))
 
 
 def fill(template: str, rng: random.Random, slots: dict[str, str]) -> str:
@@ -61,7 +73,9 @@ def fill(template: str, rng: random.Random, slots: dict[str, str]) -> str:
             return random_name(rng)
         if name == 'clause':
             return fill(clause(rng), rng, {})
-        return slots[name] if name in slots else noun_slots(rng)[name]
+        if name in slots:
+            return slots[name]
+        return training_noun(name, rng) if isinstance(rng, TrainDraws) else noun_slots(rng)[name]
 
     return expand(template, rng, slot)
 

@@ -67,7 +67,7 @@ def made_up_kind(rng: random.Random) -> Intent:
         command = pick(rng, _FRAMES).replace('{x}', _parts(count, rng))
     return Intent(
         KEY + theme,
-        tuple(_filled(pick(rng, _TOOL_NAMES), theme, verb) for _ in range(2)),
+        (_filled(pick(rng, _TOOL_NAMES), theme, verb),),
         (_filled(pick(rng, _TOOL_TEXTS), theme, verb),),
         params,
         (command,),
@@ -84,8 +84,8 @@ def _param(noun: str, key: str, rng: random.Random) -> Param:
     return Param(
         key,
         kind,
-        tuple(_filled(name, noun) for name in _PARAM_NAMES),
-        tuple(_filled(pick(rng, _PARAM_TEXTS), noun) for _ in range(2)),
+        (_filled(pick(rng, _PARAM_NAMES), noun),),
+        (_filled(pick(rng, _PARAM_TEXTS), noun),),
         f'Which {noun}?',
         choices if kind == 'choice' else (),
     )

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+_BLANKS = re.compile(' {2,}')
 # A node is a literal, ('slot', name) or ('choice', [sequence, ...]).
 Node = str | tuple[str, object]
 Sequence_ = list[Node]
@@ -141,7 +142,7 @@ def expand(template: str, rng: random.Random, fill: Callable[[str], str] | None 
     """One random reading of a template; runs of blanks are made one."""
     out: list[str] = []
     _expand(parsed(template), rng, fill or (lambda name: '{' + name + '}'), out)
-    return re.sub(r' +', ' ', ''.join(out)).strip().replace(' ,', ',')
+    return _BLANKS.sub(' ', ''.join(out)).strip().replace(' ,', ',')
 
 
 class TrainDraws(random.Random):

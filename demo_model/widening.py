@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 
-from demo_model.filling import fill
+from demo_model.filling import CAPITALS, fill
 from demo_model.intents import COLOURS
 from demo_model.phrasing import expand, pick, random_name, random_word, read_words
 
@@ -74,7 +74,7 @@ def _general(name: str, rng: random.Random) -> str:
     if name == 'n':
         return str(rng.randint(1, 99) if rng.random() < 0.8 else rng.randint(100, 9999))
     if name == 'l':
-        return pick(rng, list('ABCDEFGHKLMNPQRSTUVXYZ'))
+        return pick(rng, CAPITALS)
     return random_word(rng)
 
 
