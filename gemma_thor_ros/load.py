@@ -232,7 +232,8 @@ def _plan(config: EngineConfig) -> _Plan:
         config['engine.device'], model_config, weights, config['engine.page_size']
     )
     kv_dtype = choose_kv_dtype(config, device)
-    drafter = _find_drafter(config, folder, model_config, device)
+    affine_table = weights.form('embed_tokens') is Form.MLX
+    drafter = _find_drafter(config, folder, model_config, device, affine_table)
     vision = find_vision(checkpoint, model_config, device, config['image.soft_tokens'])
     if vision.info.reason:
         _log.warning('images will be refused: %s', vision.info.reason)
@@ -288,6 +289,7 @@ def _plan(config: EngineConfig) -> _Plan:
                 prompt_rows=min(2048, config['engine.prefill_chunk']),
                 report=report,
                 facts=info.facts,
+                vision=vision,
             )
             if drafter is not None:
                 report(0.9, 'reading the drafter')
@@ -424,7 +426,7 @@ def _context_length(config: EngineConfig, longest: int) -> int:
 
 
 def _find_drafter(
-    config: EngineConfig, folder: Path, model: ModelConfig, device: str
+    config: EngineConfig, folder: Path, model: ModelConfig, device: str, affine_table: bool
 ) -> FoundDrafter | None:
     choice: DrafterChoice = config['speculation.drafter']
     if config['speculation.num_drafts'] == 0:
@@ -437,6 +439,7 @@ def _find_drafter(
         block_mask=config['speculation.block_mask'],
         position=config['speculation.mtp_position'],
         device=device,
+        affine_table=affine_table,
     )
 
 

@@ -13,22 +13,28 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, cast
 
 from gemma_thor_ros.load_drafter import FoundDrafter, device_drafter
-from gemma_thor_ros.models.config import ModelConfig
+from gemma_thor_ros.load_vision import FoundVision
+from gemma_thor_ros.models.config import ImageBlocks, ModelConfig
 from gemma_thor_ros.models.cuda_draft import CudaDrafter
 from gemma_thor_ros.models.cuda_inputs import BUCKETS, PROMPT_BUCKETS, Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
 from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
+from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device, selftest
+from gemma_thor_ros.ops.affine_specs import AffineUse, affine_specs
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.draft_specs import dflash_specs, mtp_specs
+from gemma_thor_ros.ops.gemm_affine import Form as AffineForm
 from gemma_thor_ros.ops.matrix_specs import matrix_specs
 from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
-from gemma_thor_ros.ops.prefill_specs import prefill_specs
+from gemma_thor_ros.ops.prefill_specs import image_specs, prefill_specs
 from gemma_thor_ros.ops.row_specs import row_specs
+from gemma_thor_ros.ops.vision_cuda import vision_specs
+from gemma_thor_ros.prompt_images import VisionInfo
 from gemma_thor_ros.schema import ConfigError
-from gemma_thor_ros.weights.canonical import DenseWeight
+from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight
 from gemma_thor_ros.weights.checkpoint import Checkpoint, TextWeights
 from gemma_thor_ros.weights.modules import Form
 from gemma_thor_ros.weights.streaming import StreamedWeights, quantised_table
@@ -38,6 +44,8 @@ _log = logging.getLogger(__name__)
 DeviceName = Literal['cpu', 'cuda']
 Report = Callable[[float, str], None]
 _RESERVE_BYTES = 512 << 20               # for kernels, graphs and the driver's own
+_BLIND = FoundVision(VisionInfo())
+_BLOCKS: dict[ImageBlocks, int] = {'causal': 0, 'in window': 1, 'whole': 2}
 
 
 def choose_device(asked: str, config: ModelConfig, weights: TextWeights, page_size: int,
@@ -62,9 +70,11 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
     """Why the CUDA kernels can't run a model, or ''."""
     if config.num_kv_shared_layers or config.hidden_size_per_layer_input:
         return 'models with shared K and V or per-layer embeddings (E2B, E4B) run on the CPU alone'
-    mlx = [name for name in weights if weights.form(name) is Form.MLX]
+    mlx = [name for name in weights if weights.form(name) is Form.MLX
+           and ('.experts.' in name or '.router.' in name)]
     if mlx:
-        return f'{mlx[0]} is MLX affine, which runs on the CPU alone; NVFP4 runs on both'
+        return (f'{mlx[0]} is MLX affine: experts and routers are so on the CPU alone; NVFP4 runs '
+                'on both')
     for shape in (config.sliding, config.full):
         if not config.layers_of(shape.layer_type):
             return f'the model has no {shape.layer_type} layers; the kernels expect both types'
@@ -87,25 +97,30 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
 def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights, *,
               context_length: int, page_size: int, kv_dtype: CudaKvDtype, kv_bytes: int,
               nvfp4_head: bool, graphs: bool, num_threads: int, prompt_rows: int,
-              report: Report, facts: dict[str, Any]) -> CudaGemma4:
+              report: Report, facts: dict[str, Any],
+              vision: FoundVision = _BLIND) -> CudaGemma4:
     """Compile what is not in the cache, and stream the weights to the device.
 
-    kv_bytes: what the pages will need; facts takes what was found of the device. Raises
-    ConfigError when pages and weights do not fit in the device's free memory, for unfit weights,
-    and where a kernel is wrong on this device.
+    kv_bytes: what the pages will need; facts takes what was found of the device; vision: the part
+    that reads images. Raises ConfigError when pages and weights do not fit in the device's free
+    memory, for unfit weights, and where a kernel is wrong on this device.
     """
     source = StreamedWeights(checkpoint, weights,
                              lambda share: report(0.2 + 0.7 * share, 'reading weights'))
     free, total = device.memory()
-    needed = source.num_bytes + kv_bytes + _RESERVE_BYTES
+    needed = source.num_bytes + vision.device_bytes + kv_bytes + _RESERVE_BYTES
     if needed > free:
+        sight = (f', {vision.device_bytes / 2**30:.2f} GiB for images' if vision.device_bytes
+                 else '')
         raise ConfigError(
-            f'weights of {source.num_bytes / 2**30:.2f} GiB and KV pages of '
+            f'weights of {source.num_bytes / 2**30:.2f} GiB{sight} and KV pages of '
             f'{kv_bytes / 2**30:.2f} GiB need {needed / 2**30:.2f} GiB on the device; '
             f'{free / 2**30:.2f} of its {total / 2**30:.2f} GiB are free: lower engine.kv_memory, '
             'or end what else uses it')
+    sizes = None if vision.part is None else vision.part[0]
     compile_ahead(config, page_size, kv_dtype, num_threads,
-                  lambda share: report(0.2 * share, 'compiling kernels'))
+                  lambda share: report(0.2 * share, 'compiling kernels'), sizes)
+    compile_specs(affine_specs(affine_uses(weights)), num_threads, lambda share: None)
     stream = device.new_stream()
     with device.errors():
         report(0.2, 'trying the kernels')
@@ -116,10 +131,25 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     with device.errors():
         model = CudaGemma4(config, cast(Any, source), loader, stream=stream,
                            context_length=context_length, kv_dtype=kv_dtype, graphs=graphs,
-                           prompt_rows=prompt_rows)
+                           prompt_rows=max(prompt_rows, vision.info.soft_tokens),
+                           vision=cast(Any, vision.part))
     source.close()
     _log.info('%s holds %.2f GiB of weights', device.info().name, loader.device_bytes / 2**30)
     return model
+
+
+def affine_uses(weights: TextWeights) -> list[AffineUse]:
+    """What the MLX affine matrices of a checkpoint are for."""
+    uses = []
+    for name in weights:
+        if weights.form(name) is not Form.MLX:
+            continue
+        weight = weights[name]
+        assert isinstance(weight, AffineWeight), type(weight)
+        form: AffineForm = ('head' if name == 'embed_tokens' else 'geglu' if name.endswith(
+            ('mlp.gate_proj', 'mlp.up_proj')) else 'plain')
+        uses.append(AffineUse(weight.shape[-1], weight.bits, weight.group_size, form))
+    return uses
 
 
 def load_drafter(found: FoundDrafter, model: CudaGemma4, *, context_length: int, page_size: int,
@@ -171,7 +201,7 @@ def _try_kernels(stream: Any) -> str:
 
 
 def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, num_threads: int,
-                  progress: Callable[[float], None]) -> int:
+                  progress: Callable[[float], None], vision: VisionConfig | None = None) -> int:
     """Fill the kernel cache with what the model needs, several at a time; how many there are."""
     geometries = (config.sliding, config.full)
     moe = config.enable_moe_block
@@ -187,6 +217,11 @@ def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, nu
         info.shared_bytes_per_block, device.has_e2m1_conversion())
     specs += prefill_specs(geometries, config.num_experts, page_size, kv_dtype == 'fp8',
                            info.shared_bytes_per_block, device.has_e2m1_conversion())
+    if vision is not None:
+        specs += vision_specs(vision)
+        specs += image_specs(geometries, [_BLOCKS[config.image_blocks(shape.layer_type)]
+                                          for shape in geometries], page_size, kv_dtype == 'fp8',
+                             info.shared_bytes_per_block)
     return compile_specs(specs, num_threads, progress)
 
 

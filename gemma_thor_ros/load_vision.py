@@ -8,12 +8,13 @@ reason. Knows no settings' names and no engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
+from gemma_thor_ros.engine.image_rows import KEPT_BYTES
 from gemma_thor_ros.models.config import ModelConfig
+from gemma_thor_ros.models.vision import workspace_bytes
 from gemma_thor_ros.models.vision_config import VisionConfig
+from gemma_thor_ros.ops import vision_cuda
 from gemma_thor_ros.prompt_images import VisionInfo
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.checkpoint import Checkpoint
@@ -24,10 +25,21 @@ _TOKENS = ('image_token_id', 'boi_token_id', 'eoi_token_id')
 
 @dataclass(frozen=True)
 class FoundVision:
-    """What the model will see with: `part` is Gemma4's argument, None where it sees nothing."""
+    """What the model will see with: `part` is Gemma4's argument, None where it sees nothing.
+
+    Its config has the most soft tokens of an image that the settings allow.
+    """
 
     info: VisionInfo
-    part: tuple[VisionConfig, Mapping[str, Any]] | None = None
+    part: tuple[VisionConfig, VisionWeights] | None = None
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that it needs: weights, one image under way, soft tokens that are kept."""
+        if self.part is None:
+            return 0
+        config, weights = self.part
+        return weights.device_bytes + workspace_bytes(config) + KEPT_BYTES
 
 
 def find_vision(checkpoint: Checkpoint, model: ModelConfig, device: str,
@@ -41,8 +53,11 @@ def find_vision(checkpoint: Checkpoint, model: ModelConfig, device: str,
         if config is None:
             return FoundVision(VisionInfo())
         reason = _unfit(config, model, device)
-        if not reason:
-            weights = VisionWeights(checkpoint)
+        weights = None if reason else VisionWeights(checkpoint)
+        if device == 'cuda' and weights is not None and weights.unlike_device():
+            reason = (f'{weights.unlike_device()}; on CUDA the matrices of the vision part are '
+                      'bf16 or NVFP4')
+        if not reason and weights is not None:
             most = config.soft_tokens if soft_tokens == 'auto' else int(soft_tokens)
             # a thin image has all its soft tokens, and so all its patches, in one row
             longest = most * config.pooling_kernel_size
@@ -50,7 +65,8 @@ def find_vision(checkpoint: Checkpoint, model: ModelConfig, device: str,
                 raise ConfigError(
                     f'image.soft_tokens is {most}: an image may be {longest} patches long, the '
                     f'position table has {config.num_positions} rows')
-            return FoundVision(VisionInfo(config.patch_side, most), (config, weights))
+            return FoundVision(VisionInfo(config.patch_side, most),
+                               (replace(config, soft_tokens=most), weights))
     except ConfigError as error:
         reason = str(error)
     return FoundVision(VisionInfo(reason=reason))
@@ -58,8 +74,8 @@ def find_vision(checkpoint: Checkpoint, model: ModelConfig, device: str,
 
 def _unfit(config: VisionConfig, model: ModelConfig, device: str) -> str:
     """Why a sound vision part can't be used, or ''."""
-    if device != 'cpu':
-        return 'images are seen on the CPU alone so far: set engine.device to cpu'
+    if device == 'cuda' and vision_cuda.unfit(config):
+        return vision_cuda.unfit(config) + '; engine.device cpu takes others'
     ids = dict(model.media_token_ids)
     missing = [key for key in _TOKENS if key not in ids]
     if missing:

@@ -23,6 +23,16 @@ from gemma_thor_ros.schema import ConfigError
 LAYER_NORM_EPS = 1e-5                    # of the embedder's layer norms, in no config
 
 
+def workspace_bytes(config: VisionConfig) -> int:
+    """Device memory that an image of the most soft tokens needs while it is encoded."""
+    pixels, hidden = 3 * config.patch_side ** 2, config.hidden_size
+    rows = config.soft_tokens * config.pooling_kernel_size ** 2
+    width = config.num_attention_heads * config.head_dim
+    # levels and numbers; residual, products before it, two bf16 rows; qkv and result; the MLP
+    each = 3 * pixels + 10 * hidden + 8 * width + 6 * config.intermediate_size
+    return rows * each + config.soft_tokens * (6 * hidden + 2 * config.text_hidden_size)
+
+
 class Loader(Protocol):
     """The part of a device's loader that vision needs."""
 

@@ -35,3 +35,12 @@ def prefill_specs(geometries: Iterable[Geometry], num_experts: int, page_size: i
             shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads,
             page_size, shape.window, fp8, warps))
     return list(dict.fromkeys(specs))
+
+
+def image_specs(geometries: Iterable[Geometry], blocks: Iterable[int], page_size: int, fp8: bool,
+                shared_limit: int) -> list[KernelSpec]:
+    """The attention of prompts with images; blocks: as prefill_attention.spec, one a geometry."""
+    return [prefill_attention.spec(
+        shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads, page_size,
+        shape.window, fp8, prefill_attention.query_warps_of(shape.head_dim, fp8, shared_limit),
+        seen) for shape, seen in zip(geometries, blocks, strict=True) if seen]

@@ -9,6 +9,7 @@ model classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,27 @@ class VisionWeights(Mapping[str, Weight]):
         if form is Form.MLX:
             return read_mlx(tensors, module, shape[-1])
         return read_nvfp4(tensors, module, form)
+
+    def unlike_device(self) -> str:
+        """A matrix that is neither bf16 nor NVFP4, with its form; '' where there is none."""
+        for module, form, shape in self._places.values():
+            if len(shape) != 2:
+                continue
+            if form is Form.MLX:
+                return f'{module!r} is MLX affine'
+            if form is Form.DENSE and self._checkpoint.tensors[module].dtype != 'BF16':
+                return f'{module!r} is {self._checkpoint.tensors[module].dtype}'
+        return ''
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes where matrices stay as they are, bf16 or NVFP4, and all else becomes float32."""
+        total = 0
+        for _, form, shape in self._places.values():
+            halves = 8 if len(shape) != 2 else 4 if form is Form.DENSE else 1
+            total += math.prod(shape) * halves // 2
+            total += math.prod(shape) // 16 if halves == 1 else 0    # group scales
+        return total
 
     def _find(self, disk_name: str, shape: Shape) -> tuple[str, Form, Shape]:
         """(on-disk tensor, or module where it is quantised; its form; its shape)."""

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ import pytest
 from host_device import HostStream, any_stream
 from machine import normal, to_bf16
 
+from gemma_thor_ros.load_vision import find_vision
+from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.vision import Vision
 from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.ops import device, library_gemm, vision_cuda
@@ -19,9 +23,14 @@ from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.table import WeightLoader, cpu_op_table
 from gemma_thor_ros.ops.vision_cuda import CudaVisionOps
 from gemma_thor_ros.ops.vision_table import CpuVisionOps
-from gemma_thor_ros.weights.canonical import DenseWeight, Weight
+from gemma_thor_ros.weights.canonical import DenseWeight, Weight, dense_bf16
+from gemma_thor_ros.weights.checkpoint import open_checkpoint
+from gemma_thor_ros.weights.modules import nvfp4_specs
+from gemma_thor_ros.weights.quantize import Convention, quantize_matrix
+from gemma_thor_ros.weights.synth import write_synthetic
 from gemma_thor_ros.weights.tower_shapes import BOUNDS, tower_shapes
 from gemma_thor_ros.weights.vision import canonical_name
+from gemma_thor_ros.weights.writer import CheckpointWriter, TensorSpec
 
 Array = np.ndarray
 _TOWER: dict[str, Any] = {
@@ -167,6 +176,45 @@ def test_the_librarys_products_are_ours(stream: Any) -> None:
     exact = twin('tower', np.float64).encode(patches, across)
     for vision in ours, theirs:
         assert error(fetched(vision.encode(patches, across), stream), exact) < 0.01
+
+
+@pytest.mark.parametrize('form', ['bf16', 'compressed-tensors'])
+def test_the_memory_plan_knows_what_the_weights_take(form: str, stream: Any,
+                                                     tmp_path: Path) -> None:
+    write_synthetic(tmp_path / 'it', 'tiny-unified', 'bf16', 3)
+    folder = tmp_path / 'it'
+    if form != 'bf16':                   # its largest matrix quantised
+        checkpoint = open_checkpoint(folder)
+        name = 'model.vision_embedder.patch_dense'
+        packed = quantize_matrix(dense_bf16(np.array(checkpoint.view(f'{name}.weight'))),
+                                 Convention.COMPRESSED_TENSORS)
+        kept = [TensorSpec(each, checkpoint.info(each).dtype, checkpoint.info(each).shape)
+                for each in checkpoint.names() if each != f'{name}.weight']
+        specs = nvfp4_specs(name, checkpoint.info(f'{name}.weight').shape,
+                            Convention.COMPRESSED_TENSORS, False)
+        folder = tmp_path / 'packed'
+        shutil.copytree(tmp_path / 'it', folder, ignore=shutil.ignore_patterns('*.safetensors*'))
+        with CheckpointWriter(folder, [*kept, *specs]) as writer:
+            for spec in kept:
+                writer.write(spec.name, np.array(checkpoint.view(spec.name)))
+            for spec, array in zip(specs, (packed.packed, packed.group_scales, np.full(
+                    specs[2].shape, packed.stored_scale, np.float32)), strict=True):
+                writer.write(spec.name, array)
+    checkpoint = open_checkpoint(folder)
+    found = find_vision(checkpoint, ModelConfig.from_dict(
+        checkpoint.config, checkpoint.generation_config), 'cuda', 'auto')
+    assert found.part is not None, found.info.reason
+    loader = DeviceLoader(stream)
+    vision = Vision(*found.part, loader, CudaVisionOps(stream))
+    loader.finish()
+    # rows of scales and rows that fill tiles of 16 come besides
+    assert 0 <= loader.device_bytes - found.part[1].device_bytes < 0.05 * loader.device_bytes
+    patches, across = patches_of('embedder', 1, 1)
+    twins = [Vision(*found.part, WeightLoader(dtype, 1 << 30), CpuVisionOps(
+        cpu_op_table(dtype, 'device'))).encode(patches, across)
+        for dtype in (np.float64, np.float32)]
+    soft = fetched(vision.encode(patches, across), stream)
+    assert error(soft, twins[0]) < max(0.01, 4 * error(twins[1], twins[0]))
 
 
 def test_what_the_kernels_cannot() -> None:

@@ -155,7 +155,6 @@ def test_mlx_modes_other_than_affine_are_refused_by_name(folders: dict[str, Path
 
 def test_reasons_for_refusing_images(folders: dict[str, Path], tmp_path: Path) -> None:
     source = folders['tiny-vision.bf16']
-    assert 'on the CPU alone' in found(source, device='cuda').info.reason
     assert 'may be 1680 patches long, the position table has 840 rows' in found(
         source, soft_tokens='560').info.reason
     assert found(source, soft_tokens='280').info.soft_tokens == 280
@@ -183,6 +182,29 @@ def test_reasons_for_refusing_images(folders: dict[str, Path], tmp_path: Path) -
     short = {key: value for key, value in vision.items() if key != 'standardize'}
     path.write_text(json.dumps({**config, 'vision_config': short}))
     assert "vision_config has no 'standardize'" in found(tmp_path / 'it').info.reason
+
+
+def test_what_a_device_cannot_is_an_error_of_images(folders: dict[str, Path],
+                                                    tmp_path: Path) -> None:
+    fits = found(folders['tiny-unified.bf16'], device='cuda')
+    assert fits.part is not None and fits.device_bytes > 64 << 20
+    assert found(folders['tiny-vision.compressed-tensors'], 'cuda').info.reason == (
+        'vision_config: head_dim is 12; the kernels take multiples of 8; engine.device cpu takes '
+        'others')
+    source = folders['tiny-unified.bf16']
+    shape = open_checkpoint(source).info(f'{DENSE}.weight').shape
+    setting = setting_of('mlx-8bit-g64')
+    assert setting is not None
+    for name, specs, words in (
+            ('mlx', mlx_specs(DENSE, shape, setting), 'is MLX affine'),
+            ('wide', [TensorSpec(f'{DENSE}.weight', 'F32', shape)], 'is F32')):
+        kinds = {'U32': np.uint32, 'F32': np.float32}
+        arrays = [np.zeros(spec.shape, kinds.get(spec.dtype, np.uint16)) for spec in specs]
+        folder = rewritten(source, tmp_path / name, DENSE, specs, arrays,
+                           {'quantization': setting.as_config()} if name == 'mlx' else None)
+        assert found(folder).part is not None
+        reason = found(folder, device='cuda').info.reason
+        assert DENSE in reason and words in reason and 'are bf16 or NVFP4' in reason
 
 
 def test_a_vision_part_missing_from_the_file_is_an_error_of_images(tmp_path: Path) -> None:
