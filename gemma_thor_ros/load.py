@@ -232,8 +232,7 @@ def _plan(config: EngineConfig) -> _Plan:
         config['engine.device'], model_config, weights, config['engine.page_size']
     )
     kv_dtype = choose_kv_dtype(config, device)
-    affine_table = weights.form('embed_tokens') is Form.MLX
-    drafter = _find_drafter(config, folder, model_config, device, affine_table)
+    drafter = _find_drafter(config, folder, model_config, device)
     vision = find_vision(checkpoint, model_config, device, config['image.soft_tokens'])
     if vision.info.reason:
         _log.warning('images will be refused: %s', vision.info.reason)
@@ -426,7 +425,7 @@ def _context_length(config: EngineConfig, longest: int) -> int:
 
 
 def _find_drafter(
-    config: EngineConfig, folder: Path, model: ModelConfig, device: str, affine_table: bool
+    config: EngineConfig, folder: Path, model: ModelConfig, device: str
 ) -> FoundDrafter | None:
     choice: DrafterChoice = config['speculation.drafter']
     if config['speculation.num_drafts'] == 0:
@@ -439,7 +438,6 @@ def _find_drafter(
         block_mask=config['speculation.block_mask'],
         position=config['speculation.mtp_position'],
         device=device,
-        affine_table=affine_table,
     )
 
 
