@@ -199,11 +199,17 @@ def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, nu
     specs += prefill_specs(geometries, config.num_experts, page_size, kv_dtype == 'fp8',
                            info.shared_bytes_per_block, device.has_e2m1_conversion())
     if vision is not None:
-        specs += vision_specs(vision)
-        specs += image_specs(geometries, [_BLOCKS[config.image_blocks(shape.layer_type)]
-                                          for shape in geometries], page_size, kv_dtype == 'fp8',
-                             info.shared_bytes_per_block)
+        specs += sight_specs(config, vision, page_size, kv_dtype)
     return compile_specs(specs, num_threads, progress)
+
+
+def sight_specs(config: ModelConfig, vision: VisionConfig, page_size: int,
+                kv_dtype: CudaKvDtype) -> list[KernelSpec]:
+    """The kernels that images need: of the vision part, and of prompts with images."""
+    geometries = (config.sliding, config.full)
+    blocks = [_BLOCKS[config.image_blocks(shape.layer_type)] for shape in geometries]
+    return vision_specs(vision) + image_specs(geometries, blocks, page_size, kv_dtype == 'fp8',
+                                              device.info().shared_bytes_per_block)
 
 
 def compile_specs(specs: list[KernelSpec], num_threads: int,

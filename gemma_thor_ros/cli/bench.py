@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gemma_thor_ros import __version__
-from gemma_thor_ros.cli import bench_device, bench_draft
+from gemma_thor_ros.cli import bench_device, bench_draft, bench_tower
 from gemma_thor_ros.cli.bench_device import Bench
 from gemma_thor_ros.cli.bench_model import random_model
 from gemma_thor_ros.cli.bench_records import Records, driver_version
@@ -34,7 +34,7 @@ from gemma_thor_ros.weights.checkpoint import open_checkpoint
 from gemma_thor_ros.weights.drafter_presets import DRAFTER_PRESETS, drafter_preset_config
 from gemma_thor_ros.weights.presets import PRESETS, preset_config
 
-PARTS = ('decode', 'fp8', 'kv', 'sequences', 'prefill', 'nodes', 'verify', 'draft')
+PARTS = ('decode', 'fp8', 'kv', 'sequences', 'prefill', 'nodes', 'verify', 'draft', 'tower')
 _KV_DEPTHS = (4096, 32768, 131072)
 _KV_TOKENS = 256
 LONGEST = _KV_DEPTHS[-1] + _KV_TOKENS + bench_device.CHUNK
@@ -96,7 +96,7 @@ def measure(bench: Bench, parts: list[str], depths: list[int], num_tokens: int,
             preset: str = '') -> int:
     """Run the parts one after the other; how many failed, with the traceback on stderr.
 
-    preset: whose drafters the part 'draft' imitates.
+    preset: whose drafters and whose vision part the parts 'draft' and 'tower' imitate.
     """
     work: dict[str, Callable[[], object]] = {
         'decode': lambda: bench_device.decode(bench, depths, num_tokens, 'fp8', True),
@@ -106,7 +106,8 @@ def measure(bench: Bench, parts: list[str], depths: list[int], num_tokens: int,
         'nodes': lambda: bench_device.nodes(bench, (Key(1, 1, 1), Key(16, 1, 16))),
         'verify': lambda: bench_device.verify(bench, _VERIFY_ROWS, _allowed(bench.model), 1024,
                                               'fp8'),
-        'draft': lambda: measure_drafts(bench, preset)}
+        'draft': lambda: measure_drafts(bench, preset),
+        'tower': lambda: bench_tower.measure(bench, preset, os.cpu_count() or 1)}
     failures = 0
     for part in ['bandwidth', *(part for part in PARTS if part in parts)]:
         started = time.perf_counter()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.canonical import Weight
@@ -46,13 +46,12 @@ class VisionWeights(Mapping[str, Weight]):
         self._recipe = MlxRecipe(checkpoint.config)
         self._places: dict[str, tuple[str, Form, Shape]] = {}
         try:
-            shapes = tower_shapes(checkpoint.config)
+            shapes = _disk_shapes(checkpoint.config)
         except KeyError as error:
             raise ConfigError(f'{checkpoint.folder / "config.json"}: vision_config has no '
                               f'{error}') from error
         for disk_name, shape in shapes.items():
-            if disk_name.startswith(_PARTS):
-                self._places[canonical_name(disk_name)] = self._find(disk_name, shape)
+            self._places[canonical_name(disk_name)] = self._find(disk_name, shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -112,6 +111,16 @@ class VisionWeights(Mapping[str, Weight]):
                 check_nvfp4(tensors, candidate, shape, form)
             return candidate, form, shape
         raise ConfigError(f'{tensors.folder}: tensor {disk_name!r} is missing')
+
+
+def vision_shapes(config: Mapping[str, Any]) -> dict[str, Shape]:
+    """Canonical name -> shape of the vision part of a config.json."""
+    return {canonical_name(name): shape for name, shape in _disk_shapes(config).items()}
+
+
+def _disk_shapes(config: Mapping[str, Any]) -> dict[str, Shape]:
+    return {name: shape for name, shape in tower_shapes(config).items()
+            if name.startswith(_PARTS)}
 
 
 def _spellings(module: str) -> tuple[str, ...]:
