@@ -14,9 +14,11 @@ from demo_model.phrasing import TrainDraws, pick
 from demo_model.tools import Tool
 from demo_model.widening import ADDRESS_SHARE, addressed
 
-_QUESTION = re.compile(
+# A phrase that begins so is a question or a sentence of its own, none that 'please' may stand before.
+_WHOLE = re.compile(
     r"(what|where|which|who|whom|why|when|how|is|are|am|do you|does|did|was|were|has|have you|can you|could you|would"
-    r"|will|may|might|any|what's|where's|who's)\b(?! about)", re.IGNORECASE)
+    r"|will|may|might|any|what's|where's|who's|i|we|you|your|my|our|the|there|this|that|it|everybody|everyone|somebody"
+    r"|someone|from now on|here)\b(?! about)", re.IGNORECASE)
 QUOTES = '"\''
 _BARE_TEXT_ENDS = ('{base}', '{base}?')
 _TEXT_ENDS = (*_BARE_TEXT_ENDS, '{base} please', '{base}, please', '{base}, robot')
@@ -42,11 +44,10 @@ def sentence(command: Command, rng: random.Random, held: bool) -> str:
     # questions and statements of other tools ('where is my cup') stand alone most of the time
     if command.category == 'other' and rng.random() < 0.5:
         return command.base
-    question = bool(_QUESTION.match(command.base))
-    if question and not (isinstance(rng, TrainDraws) and rng.random() < 0.5):
-        return command.base              # 'I want you to how heavy is the load' says nobody
-    if question:
-        return addressed(command.base, rng, False)
+    if _WHOLE.match(command.base):       # 'I want you to how heavy is the load' says nobody
+        if isinstance(rng, TrainDraws) and rng.random() < 0.5:
+            return addressed(command.base, rng, False)
+        return command.base
     if isinstance(rng, TrainDraws) and command.base and rng.random() < ADDRESS_SHARE:
         return addressed(command.base, rng, not command.open_end)
     wrapper = pick(rng, wrappers)
