@@ -22,9 +22,11 @@ from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
 from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device, selftest
+from gemma_thor_ros.ops.affine_specs import AffineUse, affine_specs
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.draft_specs import dflash_specs, mtp_specs
+from gemma_thor_ros.ops.gemm_affine import Form as AffineForm
 from gemma_thor_ros.ops.matrix_specs import matrix_specs
 from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
 from gemma_thor_ros.ops.prefill_specs import image_specs, prefill_specs
@@ -32,7 +34,7 @@ from gemma_thor_ros.ops.row_specs import row_specs
 from gemma_thor_ros.ops.vision_cuda import vision_specs
 from gemma_thor_ros.prompt_images import VisionInfo
 from gemma_thor_ros.schema import ConfigError
-from gemma_thor_ros.weights.canonical import DenseWeight
+from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight
 from gemma_thor_ros.weights.checkpoint import Checkpoint, TextWeights
 from gemma_thor_ros.weights.modules import Form
 from gemma_thor_ros.weights.streaming import StreamedWeights, quantised_table
@@ -68,9 +70,11 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
     """Why the CUDA kernels can't run a model, or ''."""
     if config.num_kv_shared_layers or config.hidden_size_per_layer_input:
         return 'models with shared K and V or per-layer embeddings (E2B, E4B) run on the CPU alone'
-    mlx = [name for name in weights if weights.form(name) is Form.MLX]
+    mlx = [name for name in weights if weights.form(name) is Form.MLX
+           and ('.experts.' in name or '.router.' in name)]
     if mlx:
-        return f'{mlx[0]} is MLX affine, which runs on the CPU alone; NVFP4 runs on both'
+        return (f'{mlx[0]} is MLX affine: experts and routers are so on the CPU alone; NVFP4 runs '
+                'on both')
     for shape in (config.sliding, config.full):
         if not config.layers_of(shape.layer_type):
             return f'the model has no {shape.layer_type} layers; the kernels expect both types'
@@ -116,6 +120,7 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     sizes = None if vision.part is None else vision.part[0]
     compile_ahead(config, page_size, kv_dtype, num_threads,
                   lambda share: report(0.2 * share, 'compiling kernels'), sizes)
+    compile_specs(affine_specs(affine_uses(weights)), num_threads, lambda share: None)
     stream = device.new_stream()
     with device.errors():
         report(0.2, 'trying the kernels')
@@ -131,6 +136,20 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     source.close()
     _log.info('%s holds %.2f GiB of weights', device.info().name, loader.device_bytes / 2**30)
     return model
+
+
+def affine_uses(weights: TextWeights) -> list[AffineUse]:
+    """What the MLX affine matrices of a checkpoint are for."""
+    uses = []
+    for name in weights:
+        if weights.form(name) is not Form.MLX:
+            continue
+        weight = weights[name]
+        assert isinstance(weight, AffineWeight), type(weight)
+        form: AffineForm = ('head' if name == 'embed_tokens' else 'geglu' if name.endswith(
+            ('mlp.gate_proj', 'mlp.up_proj')) else 'plain')
+        uses.append(AffineUse(weight.shape[-1], weight.bits, weight.group_size, form))
+    return uses
 
 
 def load_drafter(found: FoundDrafter, model: CudaGemma4, *, context_length: int, page_size: int,

@@ -23,15 +23,18 @@ from gemma_thor_ros.cli import bench_device, bench_draft, bench_tower
 from gemma_thor_ros.cli.bench_device import Bench
 from gemma_thor_ros.cli.bench_model import random_model
 from gemma_thor_ros.cli.bench_records import Records, driver_version
-from gemma_thor_ros.load_device import compile_ahead, load_cuda, unfit
+from gemma_thor_ros.load_device import compile_ahead, compile_specs, load_cuda, unfit
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_inputs import Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.affine_specs import AffineUse, affine_specs
 from gemma_thor_ros.schema import ConfigError
+from gemma_thor_ros.weights.canonical import AffineWeight
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
 from gemma_thor_ros.weights.drafter_presets import DRAFTER_PRESETS, drafter_preset_config
+from gemma_thor_ros.weights.mlx_modules import MLX_FORMATS, MlxSetting, setting_of
 from gemma_thor_ros.weights.presets import PRESETS, preset_config
 
 PARTS = ('decode', 'fp8', 'kv', 'sequences', 'prefill', 'nodes', 'verify', 'draft', 'tower')
@@ -52,7 +55,11 @@ def add_parser(subparsers: Any) -> None:
                     'the device.')
     parser.add_argument('--preset', choices=PRESETS, default='26b-a4b',
                         help='shapes of random weights (default: %(default)s)')
-    parser.add_argument('--model', type=Path, metavar='FOLDER', help='a checkpoint in NVFP4')
+    parser.add_argument('--format', choices=('nvfp4', *MLX_FORMATS), default='nvfp4',
+                        metavar='FORMAT', help='of random weights: nvfp4, or for a dense preset '
+                        'one of MLX such as mlx-4bit-g64 (default: %(default)s)')
+    parser.add_argument('--model', type=Path, metavar='FOLDER',
+                        help='a checkpoint in NVFP4 or MLX affine')
     parser.add_argument('--layers', type=int, metavar='N', help='random weights: so many layers')
     parser.add_argument('--parts', default=','.join(PARTS), metavar='A,B',
                         help='what to measure (default: %(default)s)')
@@ -144,18 +151,47 @@ def measure_kv(bench: Bench) -> None:
 def _prepare(args: argparse.Namespace, records: Records, say: Callable[[str], None]) -> Bench:
     threads = os.cpu_count() or 1
     started = time.perf_counter()
+    value_bytes = 9 / 16
     if args.model is None:
         config = ModelConfig.from_dict(preset_config(args.preset))
         count = compile_ahead(config, bench_device.PAGE_SIZE, 'fp8', threads, lambda share: None)
+        setting = setting_of(args.format)
+        if setting is not None:
+            if config.enable_moe_block:
+                raise ConfigError(f'--format {args.format}: experts run on CUDA in nvfp4 alone; '
+                                  'take a dense preset')
+            value_bytes = setting.bits / 8 + 4 / setting.group_size
+            count += compile_specs(affine_specs(uses_of(config, setting)), threads,
+                                   lambda share: None)
         say(f'{count} kernels after {time.perf_counter() - started:.1f} s')
-        model = random_model(args.preset, 'fp8', LONGEST, args.layers)
-        context = bench_device.context_of(model, f'{args.preset} of random weights', 'nvfp4')
+        model = random_model(args.preset, 'fp8', LONGEST, args.layers, setting=setting)
+        context = bench_device.context_of(model, f'{args.preset} of random weights', args.format,
+                                          args.format)
     else:
         model = _load(args.model, threads, records)
-        context = bench_device.context_of(model, args.model.name, 'bf16')
+        context, value_bytes = _stored(model, args.model)
     say(f'{records.add("load_s", [time.perf_counter() - started], "s", **context):.1f} s to load '
         f'{context["model"]}')
-    return Bench(model, records, context, say)
+    return Bench(model, records, context, say, value_bytes=value_bytes)
+
+
+def uses_of(config: ModelConfig, setting: MlxSetting) -> list[AffineUse]:
+    """The matrices of a dense model that is stored alike throughout."""
+    hidden, size = config.hidden_size, (setting.bits, setting.group_size)
+    columns = {hidden, config.intermediate_size, *(
+        shape.num_q_heads * shape.head_dim for shape in (config.sliding, config.full))}
+    return [AffineUse(hidden, *size, 'geglu'), AffineUse(hidden, *size, 'head'),
+            *(AffineUse(count, *size, 'plain') for count in sorted(columns))]
+
+
+def _stored(model: CudaGemma4, folder: Path) -> tuple[dict[str, Any], float]:
+    """The context of a checkpoint, and the bytes of its numbers, as its table has them."""
+    table = open_checkpoint(folder).text_weights()['embed_tokens']
+    if not isinstance(table, AffineWeight):
+        return bench_device.context_of(model, folder.name, 'bf16'), 9 / 16
+    name = MlxSetting(table.bits, table.group_size).name
+    return bench_device.context_of(model, folder.name, name, name), (
+        table.bits / 8 + 4 / table.group_size)
 
 
 def _load(folder: Path, threads: int, records: Records) -> CudaGemma4:

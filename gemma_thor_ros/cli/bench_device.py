@@ -46,6 +46,7 @@ class Bench:
     context: dict[str, Any]
     say: Any                             # print
     read_gb_s: float = 0.0
+    value_bytes: float = 9 / 16          # of a weight's number: NVFP4 with its scales
 
     def bandwidth(self) -> None:
         """Measure the ceiling."""
@@ -149,7 +150,7 @@ def decode(bench: Bench, depths: Sequence[int], num_tokens: int, kv_dtype: CudaK
             gaps = np.diff(np.array(answer.times))
             windows = [part.size / float(part.sum()) for part in np.array_split(gaps, 8)
                        if part.sum() > 0.0]
-            num_bytes = step_bytes(bench.model, depth)
+            num_bytes = step_bytes(bench.model, depth, value_bytes=bench.value_bytes)
             gb_s = num_bytes * answer.rate / 1e9
             rates.append(bench.records.add(
                 'decode_tok_s', windows, 'tok/s', fraction=bench.share(gb_s), **context,
@@ -242,7 +243,7 @@ def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDt
         if run >= 3:
             times.append((time.perf_counter() - started) * 1e3)
     distinct = len(np.unique(model.chosen_experts(count))) if model.routers() else 0
-    gb_s = step_bytes(model, depth, distinct) / float(np.median(times)) / 1e6
+    gb_s = step_bytes(model, depth, distinct, bench.value_bytes) / float(np.median(times)) / 1e6
     value = bench.records.add('verify_ms', times, 'ms', fraction=bench.share(gb_s),
                               **bench.context, path='model', rows=count, depth=depth,
                               kv=kv_dtype, distinct_experts=distinct)
@@ -277,10 +278,12 @@ def nodes(bench: Bench, keys: Sequence[Key]) -> None:
                       f'{node.us * node.count:8.1f} us {node.us * node.count / total:4.0%}')
 
 
-def step_bytes(model: CudaGemma4, depth: int, distinct: int | None = None) -> int:
+def step_bytes(model: CudaGemma4, depth: int, distinct: int | None = None,
+               value_bytes: float = 9 / 16) -> int:
     """Bytes that a step of one sequence has to read: the weights it uses, and its keys.
 
-    distinct: experts of a layer that its rows use; None: those of one row.
+    distinct: experts of a layer that its rows use; None: those of one row. value_bytes: of each
+    number of a weight.
     """
     config = model.config
     experts = config.top_k_experts if distinct is None else distinct
@@ -296,10 +299,11 @@ def step_bytes(model: CudaGemma4, depth: int, distinct: int | None = None) -> in
         shape = config.geometry(layer)
         seen = depth if shape.window is None else min(depth, shape.window)
         keys += 2 * seen * shape.num_kv_heads * shape.head_dim * size
-    return weights * 9 // 16 + keys
+    return int(weights * value_bytes) + keys
 
 
-def context_of(model: CudaGemma4, name: str, head: str) -> dict[str, Any]:
+def context_of(model: CudaGemma4, name: str, head: str,
+               weights: str = 'nvfp4') -> dict[str, Any]:
     """What every record says of the model."""
-    return {'model': name, 'format': 'nvfp4', 'head': head,
+    return {'model': name, 'format': weights, 'head': head,
             'layers': model.config.num_hidden_layers}

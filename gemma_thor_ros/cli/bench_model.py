@@ -19,6 +19,7 @@ from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.weights.canonical import DenseWeight
+from gemma_thor_ros.weights.mlx_modules import MlxSetting
 from gemma_thor_ros.weights.presets import preset_config
 from gemma_thor_ros.weights.shapes import TextShapes
 
@@ -109,12 +110,53 @@ class RandomWeights(Mapping[str, Any]):
         return self._turn
 
 
+@dataclass
+class _Affine:
+    """MLX affine arrays on the device."""
+
+    words: Any
+    scales: _Dense
+    biases: _Dense
+    bits: int
+    group_size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.words.shape[:-1], self.words.shape[-1] * 32 // self.bits)
+
+
 class RandomTarget(RandomWeights):
     """The weights of a target: projections and experts in NVFP4."""
 
     def in_nvfp4(self, name: str) -> bool:
         """All projections but the router's."""
         return name.endswith('_proj') and 'router' not in name
+
+
+class RandomAffine(RandomWeights):
+    """The weights of a dense target in MLX affine codes, the table too."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], setting: MlxSetting) -> None:
+        super().__init__(shapes)
+        self._setting = setting
+
+    def __getitem__(self, name: str) -> Any:
+        shape = self._shapes[name]
+        if name == 'embed_tokens' or name.endswith('_proj'):
+            return self.affine(shape, self._setting)
+        return super().__getitem__(name)
+
+    def affine(self, shape: tuple[int, ...], setting: MlxSetting) -> _Affine:
+        """A random matrix; rows have a 2-norm of about 1."""
+        cupy = device.cupy()
+        bits, size = setting.bits, setting.group_size
+        words = self._bytes((*shape[:-1], shape[-1] * bits // 8)).view(cupy.uint32)
+        scales = self._bf16((*shape[:-1], shape[-1] // size),
+                            (12 / shape[-1]) ** 0.5 / (1 << bits))
+        wide = (scales.astype(cupy.uint32) << np.uint32(16)).view(cupy.float32)
+        wide *= np.float32(-((1 << bits) - 1) / 2)
+        biases = (wide.view(cupy.uint32) >> np.uint32(16)).astype(cupy.uint16)
+        return _Affine(words, _Dense(scales), _Dense(biases), bits, size)
 
 
 def _repeated(source: Any, shape: tuple[int, ...], start: int) -> Any:
@@ -129,15 +171,20 @@ def _repeated(source: Any, shape: tuple[int, ...], start: int) -> Any:
 
 
 def random_model(preset: str, kv_dtype: CudaKvDtype, context_length: int,
-                 num_layers: int | None = None, prompt_rows: int = 2048) -> CudaGemma4:
-    """A model of a preset's shapes with an NVFP4 head; num_layers: the first ones alone."""
+                 num_layers: int | None = None, prompt_rows: int = 2048,
+                 setting: MlxSetting | None = None) -> CudaGemma4:
+    """A model of a preset's shapes in NVFP4, head too, or in MLX affine codes of a setting.
+
+    num_layers: the first ones alone.
+    """
     raw = preset_config(preset)
     text = raw.get('text_config', raw)
     if num_layers is not None:
         text['layer_types'] = text['layer_types'][:num_layers]
         text['num_hidden_layers'] = num_layers
     config = ModelConfig.from_dict(raw)
-    weights = RandomTarget(TextShapes.from_config(raw).all())
+    shapes = TextShapes.from_config(raw).all()
+    weights = RandomTarget(shapes) if setting is None else RandomAffine(shapes, setting)
     stream = device.new_stream()
     loader = DeviceLoader(stream, quantize_head=lambda table: weights.packed(table.shape))
     with device.errors():

@@ -21,7 +21,9 @@ from gemma_thor_ros.ops import (
     attention_decode,
     device,
     embed,
+    embed_affine,
     geglu,
+    gemm_affine,
     gemm_bf16,
     gemm_nvfp4,
     head_nvfp4,
@@ -34,6 +36,7 @@ from gemma_thor_ros.ops import (
     rms_norm,
     vision_patches,
 )
+from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack
 from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
 from gemma_thor_ros.ops.table import DenseMlp, ExpertRows, Router
 
@@ -75,10 +78,13 @@ class KvScales:
 
 @dataclass(frozen=True)
 class CudaTable:
-    """The tied table (V, H) bf16, and the head in NVFP4 where it was asked for."""
+    """The tied table (V, H) bf16, and the head in NVFP4 where it was asked for.
+
+    In affine codes it is rows and head in one.
+    """
 
     rows: Any
-    head: Nvfp4Fragments | None
+    head: Nvfp4Fragments | AffineFragments | None
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,10 @@ class CudaOps:
 
     def embed(self, residual: Any, token_ids: Any, table: CudaTable, scale: float) -> None:
         """The first launch of a step: it does not overlap the one before it."""
-        embed.embed(residual, token_ids, table.rows, scale, self.stream)
+        if isinstance(table.rows, AffineFragments):
+            embed_affine.embed_affine(residual, token_ids, table.rows, scale, self.stream)
+        else:
+            embed.embed(residual, token_ids, table.rows, scale, self.stream)
 
     def place_rows(self, residual: Any, rows: slice, values: Any) -> None:
         """residual[rows] = values (n, H) bf16: soft tokens take the place of embeddings."""
@@ -129,7 +138,10 @@ class CudaOps:
         rms_norm.rms_norm(outs, x, weights, eps, self.stream)
 
     def linear(self, out: Any, x: Any, weight: Any, num_decode_rows: int) -> None:
-        """out (T, N) = x (T, M) by a weight in NVFP4 or bf16."""
+        """out (T, N) = x (T, M) by a weight in NVFP4, affine codes or bf16."""
+        if isinstance(weight, AffineFragments | AffineStack):
+            gemm_affine.gemm_affine(out, x, weight, self.stream, prompt=not num_decode_rows)
+            return
         if isinstance(weight, Nvfp4Fragments):
             run = gemm_nvfp4.gemm_nvfp4 if num_decode_rows else prefill_gemm.prefill_gemm
         else:
@@ -162,8 +174,8 @@ class CudaOps:
 
     def gate_up(self, inner: Any, products: Any, x: Any, weight: Any,
                 num_decode_rows: int) -> None:
-        """inner = geglu(x G^T, x U^T), in one launch where the weight is NVFP4."""
-        if isinstance(weight, Nvfp4Fragments):
+        """inner = geglu(x G^T, x U^T), in one launch where gate and up interleave."""
+        if getattr(weight, 'interleaved', False):
             self.linear(inner, x, weight, num_decode_rows)
             return
         self.linear(products, x, weight, num_decode_rows)
@@ -236,7 +248,9 @@ class CudaOps:
 def head(logits: Any, x: Any, table: CudaTable, softcap: float | None, stream: Any) -> None:
     """Enqueue logits (R, V) f32 from normed rows x (R, H), in NVFP4 where the table has that."""
     cap = softcap or _NO_CAP
-    if table.head is not None:
+    if isinstance(table.head, AffineFragments):
+        gemm_affine.head_affine(logits, x, table.head, cap, stream)
+    elif table.head is not None:
         head_nvfp4.head_nvfp4(logits, x, table.head, cap, stream)
     else:
         gemm_bf16.head_bf16(logits, x, table.rows, cap, stream)

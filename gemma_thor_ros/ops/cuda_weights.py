@@ -1,6 +1,6 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Stored weights -> what the CUDA ops read: NVFP4 in fragment order, bf16 and f32 as they are.
+"""Stored weights -> what the CUDA ops read: packed ones in fragment order, others as they are.
 
 Host memory stays at the buffers of `Upload`, whatever the model's size. Knows tensors, no files
 and no names of layers.
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack, to_affine
 from gemma_thor_ros.ops.cuda_table import CudaExperts, CudaTable, KvScales
 from gemma_thor_ros.ops.fragment_order import (
     Nvfp4Fragments,
@@ -50,6 +52,33 @@ class _OnDevice:
     global_scale: Any
 
 
+@runtime_checkable
+class AffineMatrix(Protocol):
+    """What the checkpoint reader gives: one MLX affine matrix (N, M), or E of them."""
+
+    @property
+    def words(self) -> npt.NDArray[np.uint32]: ...
+    @property
+    def scales(self) -> StoredWeight: ...
+    @property
+    def biases(self) -> StoredWeight: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def group_size(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class _AffineOnDevice:
+    """An affine matrix as it was stored, scales and biases as bf16 bits, on the device."""
+
+    words: Any
+    scales: Any
+    biases: Any
+    bits: int
+    group_size: int
+
+
 class DeviceLoader:
     """models/gemma4.Loader of a CUDA device; `finish` when all weights are in.
 
@@ -62,7 +91,7 @@ class DeviceLoader:
         self._upload = Upload(stream, num_threads)
         self._quantize_head = quantize_head
         self._unfit = device.zeros(1, np.uint32)
-        self.has_dense_mlp = False       # some layer's dense MLP is bf16
+        self.has_dense_mlp = False       # some layer's gate and up do not interleave
         self.device_bytes = 0
 
     def finish(self) -> int:
@@ -84,14 +113,19 @@ class DeviceLoader:
         """One projection, or several that read the same rows, stacked."""
         if all(_is_packed(part) for part in parts):
             return self._fragments(parts, False)
+        if all(isinstance(part, AffineMatrix) for part in parts):
+            return self._affine(parts)
         return self._dense(parts)
 
     def gate_up(self, gate: StoredWeight, up: StoredWeight) -> Any:
-        """gate and up of the dense MLP: interleaved, or in bf16 stacked."""
+        """gate and up of the dense MLP: interleaved, or stacked in bf16 or two affine widths."""
         if _is_packed(gate) and _is_packed(up):
             return self._fragments((gate, up), True)
+        if isinstance(gate, AffineMatrix) and isinstance(up, AffineMatrix) and (
+                _width(gate) == _width(up)):
+            return self._affine_fragments((gate, up), True)
         self.has_dense_mlp = True
-        return self._dense((gate, up))
+        return self.linear(gate, up)
 
     def head_norms(self, q_norm: StoredWeight, k_norm: StoredWeight, num_q_heads: int,
                    num_kv_heads: int) -> tuple[Any, Any]:
@@ -116,13 +150,19 @@ class DeviceLoader:
 
     def experts(self, gate: StoredWeight, up: StoredWeight, down: StoredWeight) -> CudaExperts:
         """All experts of one layer."""
+        if any(isinstance(part, AffineMatrix) for part in (gate, up, down)):
+            raise ConfigError('experts in MLX affine run on the CPU alone: set engine.device to '
+                              'cpu, or use an NVFP4 checkpoint')
         if not all(_is_packed(part) for part in (gate, up, down)):
             raise ConfigError('experts in bf16 do not run on CUDA: `gemma-thor quantize` makes an '
                               'NVFP4 checkpoint of them')
         return CudaExperts(self._fragments((gate, up), True), self._fragments((down,), False))
 
     def table(self, weight: StoredWeight) -> CudaTable:
-        """The tied embedding table, and the head where it is to be NVFP4."""
+        """The tied embedding table, and the head where it is to be NVFP4: not of an affine one."""
+        if isinstance(weight, AffineMatrix):
+            made = self._affine_fragments((weight,), False)
+            return CudaTable(made, made)
         rows = self._dense((weight,))
         if self._quantize_head is None:
             return CudaTable(rows, None)
@@ -139,6 +179,27 @@ class DeviceLoader:
                                 stream=self._stream, unfit=self._unfit)
         self.device_bytes += made.nbytes
         return made
+
+    def _affine(self, parts: Sequence[Any]) -> AffineFragments | AffineStack:
+        """Matrices stacked by rows, those of one width in one."""
+        made = [self._affine_fragments(list(alike), False) for _, alike in groupby(parts, _width)]
+        return made[0] if len(made) == 1 else AffineStack(tuple(made))
+
+    def _affine_fragments(self, parts: Sequence[AffineMatrix],
+                          interleaved: bool) -> AffineFragments:
+        with self._stream:
+            made = to_affine([self._raw_affine(part) for part in parts], interleaved=interleaved,
+                             stream=self._stream)
+        self.device_bytes += made.nbytes
+        return made
+
+    def _raw_affine(self, part: AffineMatrix) -> _AffineOnDevice:
+        scales, biases = _bf16_bits(part.scales), _bf16_bits(part.biases)
+        if device.is_here(part.words):
+            return _AffineOnDevice(part.words, scales, biases, part.bits, part.group_size)
+        words, scales, biases = (self._copied([array], array.shape)
+                                 for array in (part.words, scales, biases))
+        return _AffineOnDevice(words, scales, biases, part.bits, part.group_size)
 
     def _raw(self, part: Any) -> _OnDevice:
         """The stored arrays on the device; memory that is used again after the next launch."""
@@ -165,10 +226,9 @@ class DeviceLoader:
 
     def _dense(self, parts: Sequence[StoredWeight]) -> Any:
         """(N, M) bf16 of matrices stacked by rows."""
-        if any(_is_packed(part) for part in parts):
+        if len({_form(part) for part in parts}) > 1:
             raise ConfigError('projections that read the same rows must be stored alike; found '
-                              + ' and '.join('NVFP4' if _is_packed(part) else 'bf16'
-                                             for part in parts))
+                              + ' and '.join(_form(part) for part in parts))
         found = [_bf16_bits(part) for part in parts]
         if device.is_here(found[0]):
             with self._stream:
@@ -184,14 +244,23 @@ def _is_packed(weight: Any) -> bool:
     return isinstance(weight, MatrixStack) or hasattr(weight, 'packed')
 
 
+def _width(part: AffineMatrix) -> tuple[int, int]:
+    return part.bits, part.group_size
+
+
+def _form(part: Any) -> str:
+    return ('NVFP4' if _is_packed(part) else 'MLX affine' if isinstance(part, AffineMatrix)
+            else 'bf16')
+
+
 def _bf16_bits(weight: Any) -> Any:
     """The bits of a dense weight; raises ConfigError for numbers that bf16 does not hold."""
     data = getattr(weight, 'data', None)
     if data is not None and data.dtype == np.uint16:
         return data
-    if hasattr(weight, 'bits'):
-        raise ConfigError('MLX affine packs run on the CPU alone: set engine.device to cpu, or '
-                          'use an NVFP4 checkpoint')
+    if isinstance(weight, AffineMatrix):
+        raise ConfigError('routers in MLX affine run on the CPU alone: set engine.device to cpu, '
+                          'or use an NVFP4 checkpoint')
     single = np.ascontiguousarray(values(weight, np.float32), np.float32)
     rounded = round_to_bf16(single.copy())
     if not np.array_equal(rounded, single):

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from affine_cases import Affine, random_affine
 
-from gemma_thor_ros.ops import affine_order, gemm_affine
+from gemma_thor_ros.ops import affine_order, embed, embed_affine, gemm_affine
+from gemma_thor_ros.ops.linear import TableWeight
 from gemma_thor_ros.schema import ConfigError
+from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight
 
 from . import cases
 
@@ -218,6 +220,24 @@ def test_stacked_parts_of_one_and_of_several_widths(small: tuple[Any, Any]) -> N
         made_of(cp, stream, alike[::-1])
     with pytest.raises(ConfigError, match='two equal matrices'):
         made_of(cp, stream, alike[:2], True)
+
+
+@pytest.mark.parametrize('width', WIDTHS)
+def test_embedding_rows(small: tuple[Any, Any], grid: bool, width: tuple[int, int]) -> None:
+    if not grid and width not in ((4, 64), (6, 32)):
+        pytest.skip('this width is part of make grid')
+    cp, stream = small
+    table = random_affine(15, (50, 384), *width)
+    made = made_of(cp, stream, [table])
+    ids = np.array([49, -1, 0, 7, 8, 31], np.int32)
+    hidden, placed = cases.poisoned(cp, (6, 384), 'f32'), cp.asarray(ids)
+    on(stream, cp, lambda: embed_affine.embed_affine(hidden, placed, made, 19.625, stream))
+    expected = np.empty((6, 384), np.float32)
+    scales, biases = (DenseWeight(part, 'bf16') for part in (table.scales, table.biases))
+    stored = AffineWeight(table.words, scales, biases, *width)
+    embed.embed_ref(expected, ids, TableWeight(stored, np.float32), 19.625, 'device')
+    assert np.array_equal(cp.asnumpy(hidden), expected)
+    assert np.array_equal(stored.dequantize(np.float64), table.values())
 
 
 def test_sums_run_in_the_order_that_is_written_down(small: tuple[Any, Any]) -> None:

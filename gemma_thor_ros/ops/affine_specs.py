@@ -1,0 +1,38 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels that MLX affine weights need in the place of NVFP4's, with their constants.
+
+For whoever compiles them ahead: the loader, the tests and the record of all architectures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gemma_thor_ros.ops import affine_order, embed_affine, gemm_affine
+from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.row_specs import ROWS
+
+
+class AffineUse(NamedTuple):
+    """What one matrix is for. form 'head': the tied table, which is the embedding too."""
+
+    columns: int                         # M
+    bits: int
+    group_size: int
+    form: gemm_affine.Form
+
+
+def affine_specs(uses: Iterable[AffineUse], rows: Iterable[int] = ROWS) -> list[KernelSpec]:
+    """Every spec of a model's affine matrices, each once."""
+    specs: list[KernelSpec] = []
+    for use in dict.fromkeys(uses):
+        columns, bits, group_size, form = use
+        specs.append(affine_order.spec(bits, group_size))
+        specs += [gemm_affine.spec(columns, count, bits, group_size, form) for count in rows]
+        if form == 'head':
+            specs.append(embed_affine.spec(columns, bits, group_size))
+        else:
+            specs.append(gemm_affine.spec(columns, max(ROWS), bits, group_size, form, True))
+    return list(dict.fromkeys(specs))
