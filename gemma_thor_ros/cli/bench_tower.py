@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,20 +119,23 @@ def _nodes(bench: Bench, vision: Vision, patches: Any, columns: int, context: di
     keep: dict[tuple[int, int, int], tuple[Any, Any, Any]] = {}
     right = library_gemm.library_gemm
 
-    def note(out: Any, x: Any, weight: Any, on: Any) -> None:
+    def note(out: Any, x: Any, weight: Any, stream: Any) -> None:
         shape = (*out.shape, x.shape[1])
         products[shape] += 1
         keep.setdefault(shape, (out, x, weight))
-        right(out, x, weight, on)
+        right(out, x, weight, stream)
+
+    def encode() -> None:
+        vision.encode(patches, columns)
 
     library_gemm.library_gemm = note
     try:
-        table = node_times(stream, lambda: vision.encode(patches, columns))
+        table = node_times(stream, encode)
     finally:
         library_gemm.library_gemm = right
     rows = [(node.entry, node.us, node.count, dict(node.constants)) for node in table]
     for shape, count in products.items():
-        us = _us_of(stream, lambda args=keep[shape]: right(*args, stream))
+        us = _us_of(stream, partial(right, *keep[shape], stream))
         rows.append((f'cuBLAS {shape}', us, count, {}))
     total = sum(us * count for _, us, count, _ in rows)
     bench.say(f'{vision.config.kind}, products by {way}: {total / 1e3:.2f} ms launch by launch')

@@ -113,7 +113,7 @@ def vision_heads(qkv: Any, q_norm: Any, k_norm: Any, cos: Any, sin: Any, columns
     assert sizes['three'] == 3 and sizes['quarter'] * 4 == sizes['D'], sizes
     assert sizes['places'] >= max(columns, -(-sizes['P'] // columns)), (sizes, columns)
     device.launch(device.compiled(heads_spec(sizes['N'], sizes['D'])), (sizes['P'],), 256,
-                  (qkv, q_norm, k_norm, cos, sin, columns, float(eps)), stream)
+                  (qkv, q_norm, k_norm, cos, sin, int(columns), float(eps)), stream)
 
 
 def heads_spec(num_heads: int, head_dim: int) -> KernelSpec:

@@ -92,7 +92,8 @@ def vision_positions(x: Any, x_table: Any, y_table: Any, columns: int, stream: A
         x_table.shape, strides, y_table.shape, y_table.strides)
     assert x_table.shape[1] == size and strides[1] == 4, (sizes, x_table.shape, strides)
     assert x_table.shape[0] >= max(columns, -(-sizes['P'] // columns)), (x_table.shape, columns)
-    _launch('vision_positions', sizes, (x, x_table, y_table, columns, strides[0] // 4), stream)
+    _launch('vision_positions', sizes,
+            (x, x_table, y_table, int(columns), strides[0] // 4), stream)
 
 
 def vision_pool(out: Any, x: Any, columns: int, size: int, scale: float, stream: Any) -> None:
@@ -100,7 +101,7 @@ def vision_pool(out: Any, x: Any, columns: int, size: int, scale: float, stream:
     sizes = check('vision_pool', out=out, x=x)
     assert sizes['N'] * size * size == sizes['P'] and columns % size == 0, (sizes, columns)
     _launch('vision_pool', {'P': sizes['N'], 'M': sizes['M']},
-            (out, x, columns, size, float(scale / (size * size))), stream)
+            (out, x, int(columns), size, float(scale / (size * size))), stream)
 
 
 def vision_standardize(x: Any, bias: Any, scale: Any, stream: Any) -> None:

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_cuda_images
 from draft_rig import RAW, draft_weights
 from host_device import HostStream, any_stream
 from test_cuda_model import Rig
+from test_cuda_vision import vision_weights
 
 from gemma_thor_ros import load_drafter
-from gemma_thor_ros.cli import bench, bench_device, bench_draft
+from gemma_thor_ros.cli import bench, bench_device, bench_draft, bench_tower
 from gemma_thor_ros.cli.bench_device import Bench
 from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.cli.main import main
 from gemma_thor_ros.ops import device
+from gemma_thor_ros.schema import ConfigError
 
 
 @pytest.fixture
@@ -60,8 +63,10 @@ def test_page_types_are_compared_at_the_same_depth(full: None, tiny: Bench) -> N
 
 def test_verify(full: None, tiny: Bench) -> None:
     bench_device.verify(tiny, (4,), (), 20, 'bf16')
-    record, = tiny.records.records
+    record, *nodes = tiny.records.records
     assert record['metric'] == 'verify_ms' and record['context']['distinct_experts'] >= 2
+    assert 'moe_nvfp4_gate_up' in {node['context']['op'] for node in nodes}
+    assert {node['context']['rows'] for node in nodes} == {4}
 
 
 def test_drafts(full: None, tiny: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +92,36 @@ def test_drafts(full: None, tiny: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
     for kind in RAW:
         context = records['round_ms', kind, 'model']['context']
         assert context['ahead_used'] == '2 of 2' and context['distinct_experts'] >= 2
+
+
+def test_an_image(full: None, request: pytest.FixtureRequest, tmp_path: Path,
+                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """From pixels to soft tokens and to the first token, and each launch by itself."""
+    stream = any_stream(request, monkeypatch)
+    raw = {**test_cuda_images.raw('tower'), 'image_token_id': 95}
+    monkeypatch.setattr(bench_device, 'PAGE_SIZE', 16)
+    monkeypatch.setattr(bench_device, 'CHUNK', 16)
+    monkeypatch.setattr(bench_device, 'FIRST_ID', 5)
+    for name, value in {'_GRID': (3, 2), '_RUNS': 1, '_PROMPT': 4,
+                        'preset_config': lambda preset: raw}.items():
+        monkeypatch.setattr(bench_tower, name, value)
+    if isinstance(stream, HostStream):               # what the device makes and times
+        monkeypatch.setattr(bench_tower, 'compile_specs', lambda *_: 0)
+        monkeypatch.setattr(bench_tower, 'RandomWeights', lambda shapes: vision_weights('tower'))
+        monkeypatch.setattr(bench_tower, 'Settled', lambda weights: weights)
+        monkeypatch.setattr(bench_tower, 'node_times', lambda stream, work: [work()] * 0)
+        monkeypatch.setattr(bench_tower, '_time', lambda *_: None)
+    model = test_cuda_images.on_device('tower', stream)
+    model.vision = None
+    tiny = Bench(model, Records(tmp_path / 'receipt.json', card='none'), {}, lambda line: None)
+    bench_tower.measure(tiny, 'any')
+    times = [record for record in tiny.records.records if record['metric'] == 'ttft_ms']
+    assert [record['context']['image'] for record in times] == ['new', 'kept']
+    assert all(record['context']['tokens'] == 10 and record['value'] > 0 for record in times)
+    model.vision = None
+    with pytest.raises(ConfigError, match='any has no vision part for a model of hidden_size 64'):
+        raw['text_config'] = {**raw['text_config'], 'hidden_size': 72}
+        bench_tower.measure(tiny, 'any')
 
 
 def test_a_part_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch,
