@@ -138,7 +138,8 @@ def drive(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Co
     elif draw < 0.40 and direction == 'backward':
         verbs, words = phrases.BACKWARD_VERBS, '' if rng.random() < 0.8 else words
     verb = verbs[int(rng.random() * len(verbs))]
-    plain = not held and (plain or rng.random() < _PLAIN_SHARE)
+    share = 0.5 if category == 'no direction' else _PLAIN_SHARE
+    plain = not held and (plain or rng.random() < share)
     if plain and (words or category == 'no direction'):
         verb = pick_pair(rng, _PLAIN_DRIVE)
     # an unknown verb tells no direction
@@ -233,6 +234,8 @@ def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Com
             amount, category = Quantity(180, 'deg', ''), 'turn around'
             if rng.random() < 0.65:
                 side, template = 'left', pick(rng, source.AROUND)
+                if not held and (plain or rng.random() < _PLAIN_SHARE):
+                    template = 'turn around'
             else:
                 template = pick(rng, source.AROUND_SIDE)
     if 'rad' in units and draw > (0.96 if isinstance(rng, TrainDraws) else 0.985):

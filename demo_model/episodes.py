@@ -23,6 +23,7 @@ from demo_model.dialogue_phrases import (
     NEGATIONS,
     NEW_JOINS,
     PLAIN_JOINS,
+    PLAIN_THREE,
     THREE,
 )
 from demo_model.episode import Episode
@@ -41,7 +42,10 @@ Json = dict[str, Any]
 _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
 _MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a tool that is made up
 # What may follow a text that is to be spoken, and has no quotes.
-_AFTER_TEXT = re.compile(r'["\'.;:\n]|\s*$|,? (and|then|after|before|followed|next|once|when)\b')
+_AFTER_TEXT = re.compile(
+    r'["\'.;:\n]|\s*$| ?(&+|[-=>]>+) |,? (and|then|after|before|followed|next|once|when|afterwards|thereafter'
+    r'|thereupon|subsequently|finally|lastly|later|eventually|secondly|second|also|now|besides|additionally)\b'
+)
 
 
 def _joined(
@@ -53,7 +57,7 @@ def _joined(
     if template.startswith(('{b}', 'before')) and commands[-1].open_end:
         template = '{a} and then {b}'
     if not held and rng.random() < (0.8 if plain else 0.1):
-        template = THREE[0] if len(commands) == 3 else pick(rng, PLAIN_JOINS)
+        template = pick(rng, PLAIN_THREE if len(commands) == 3 else PLAIN_JOINS)
     # a text that is to be spoken must end where the join begins
     weak = template in NEW_JOINS and not re.search(r'[.;:\n]|then|after|when|next', template)
     weak = weak or (not held and any(
