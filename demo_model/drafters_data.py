@@ -120,22 +120,29 @@ class Base:
         return out
 
 
-def layers_to_keep(config: DemoConfig, taps: tuple[int, ...]) -> tuple[int, ...]:
-    """The taps, the last layer, and the layers before those whose K and V are shared."""
+def layers_for_mtp(config: DemoConfig) -> tuple[int, ...]:
+    """The last layer, and the layers before those whose K and V are shared."""
     kinds = [config.is_full(layer) for layer in range(config.num_hidden_layers)]
     last = {full: max(i for i, kind in enumerate(kinds) if kind is full) for full in (False, True)}
-    return tuple(sorted({*taps, len(kinds) - 1, last[False] - 1, last[True] - 1}))
+    return tuple(sorted({len(kinds) - 1, last[False] - 1, last[True] - 1}))
 
 
 class Teacher:
     """The newest batches of a stream, seen by the base model, and draws of anchors among them."""
 
-    def __init__(self, base: Base, stream: BatchStream, kept: int, spacing: int) -> None:
-        """kept: batches on the device; spacing: tokens of a dialogue for each anchor of a step."""
+    def __init__(
+        self, base: Base, stream: BatchStream, kept: int, spacing: int, draws: int
+    ) -> None:
+        """Keep `kept` batches on the device; take a new one, if there is one, every `draws` steps.
+
+        spacing: tokens of a dialogue for each anchor of a step.
+        """
         self._base = base
         self._stream = stream
         self._kept = kept
         self._spacing = spacing
+        self._draws = draws
+        self._steps = 0
         self._seen: list[Seen] = []
         self._oldest = 0
         self._turns: list[int] = []
@@ -143,23 +150,29 @@ class Teacher:
         self.tokens = 0
 
     def next(self) -> tuple[Seen, Tensor]:
-        """A batch and anchors (G, L / spacing) in it: a new one if there is one, else one again."""
-        try:
-            pair = self._stream.next(0.0 if self._seen else 120.0)
-        except queue.Empty:
+        """A batch and anchors (G, L / spacing) in it."""
+        seen = None if self._steps % self._draws else self._new()
+        self._steps += 1
+        if seen is None:
             if not self._turns:
                 self._turns = torch.randperm(len(self._seen)).tolist()
             seen = self._seen[self._turns.pop()]
-        else:
-            seen = look(self._base, *(torch.from_numpy(array) for array in pair))
-            self.batches += 1
-            self.tokens += seen.ids.numel()
-            if len(self._seen) < self._kept:
-                self._seen.append(seen)
-            else:
-                self._seen[self._oldest] = seen
-                self._oldest = (self._oldest + 1) % self._kept
         return seen, draw_anchors(seen.ends, seen.ids.shape[1] // self._spacing)
+
+    def _new(self) -> Seen | None:
+        try:
+            pair = self._stream.next(0.0 if self._seen else 120.0)
+        except queue.Empty:
+            return None
+        seen = look(self._base, *(torch.from_numpy(array) for array in pair))
+        self.batches += 1
+        self.tokens += seen.ids.numel()
+        if len(self._seen) < self._kept:
+            self._seen.append(seen)
+        else:
+            self._seen[self._oldest] = seen
+            self._oldest = (self._oldest + 1) % self._kept
+        return seen
 
 
 def draw_anchors(ends: Tensor, count: int) -> Tensor:

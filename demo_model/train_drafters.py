@@ -31,7 +31,7 @@ from torch.nn import functional
 
 from demo_model.batches import NUM_TOKENS, BatchStream
 from demo_model.drafters import DFlash, DFlashConfig, Mtp, MtpConfig
-from demo_model.drafters_data import Base, Seen, Teacher, layers_to_keep, scaled_rows
+from demo_model.drafters_data import Base, Seen, Teacher, layers_for_mtp, scaled_rows
 from demo_model.drafters_export import export_dflash, export_mtp
 from demo_model.drafters_measure import begin_cases, evaluate, greedy_answers, show
 from demo_model.muon import Muon
@@ -97,10 +97,11 @@ def wanted(seen: Seen, anchors: Tensor, steps: int) -> Tensor:
 def loss_of(
     drafter: Drafter, base: Base, seen: Seen, anchors: Tensor, weights: Tensor,
     call_weight: float, reach: float,
-) -> Tensor:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Cross entropy weighted by draft position (`weights`) and by whether the anchor is in a call.
 
-    reach 1 weights a draft by the chance too that those before it are kept, 0 does not.
+    reach 1 weights a draft by the chance too that those before it are kept, 0 does not; the second
+    value is without it.
     """
     steps = len(weights)
     logits = draft_all(drafter, base, seen.hidden, seen.ids, anchors, steps, True)
@@ -110,8 +111,12 @@ def loss_of(
     ).view(targets.shape)
     calls = 1 + (call_weight - 1) * seen.in_call.gather(1, anchors)[..., None]
     before = each.detach().cumsum(-1) - each.detach()
-    share = weights * calls * (targets != -100) * torch.exp(-reach * before)
-    return (each * share).sum() / share.sum().clamp(min=1e-6)
+    share = weights * calls * (targets != -100)
+    reached = share * torch.exp(-reach * before)
+    return (
+        (each * reached).sum() / reached.sum().clamp(min=1e-6),
+        (each.detach() * share).sum() / share.sum().clamp(min=1e-6),
+    )
 
 
 def train(
@@ -146,17 +151,19 @@ def train(
         for group in optimizer.param_groups:
             group['lr'] = args.rate * factor
         with torch.autocast(device.type, torch.bfloat16, enabled=isinstance(drafter, Mtp)):
-            loss = loss_of(drafter, base, seen, anchors, weights, args.call_weight, args.reach)
+            loss, plain = loss_of(
+                drafter, base, seen, anchors, weights, args.call_weight, args.reach
+            )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0, foreach=True)
         optimizer.step()
-        muon.step(args.rate * factor)
+        muon.step(args.muon * args.rate * factor)
         optimizer.zero_grad(set_to_none=True)
         if progress >= 0.7 and not average:
             average = [value.clone() for value in live]
         elif average:
             torch._foreach_lerp_(average, live, 1 - args.average)
-        losses.append(loss.detach())
+        losses.append(plain)
         step += 1
         if step % args.log_every == 0:
             mean = torch.stack(losses).mean().item()
@@ -220,6 +227,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--tokens', type=int, default=NUM_TOKENS, help='of a batch')
     parser.add_argument('--kept', type=int, default=160, help='batches on the device')
     parser.add_argument('--spacing', type=int, default=16, help='tokens for each anchor of a step')
+    parser.add_argument('--draws', type=int, default=2, help='steps for each new batch')
     parser.add_argument('--compile', action='store_true', help='compile what sees flat rows')
     parser.add_argument('--evaluate-only', action='store_true', help='of what lies in OUT')
     parser.add_argument('--seconds', type=float, default=270.0, help='until training ends')
@@ -227,7 +235,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--decay', type=float, default=5.0, help='of the loss by draft position')
     parser.add_argument('--call-weight', type=float, default=2.0, help='of an anchor in a call')
     parser.add_argument('--reach', type=float, default=0.0, help='weight drafts that are reached')
-    parser.add_argument('--muon', action='store_true', help='for the matrices')
+    parser.add_argument(
+        '--muon', type=float, default=0.0, help="for the matrices, at so many times AdamW's rate"
+    )
     parser.add_argument('--average', type=float, default=0.998, help='of the weights, at the end')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--cases', type=int, default=200, help='held-out dialogues of a set')
@@ -277,7 +287,8 @@ def _run(
     if device.type == 'cuda':
         torch.backends.cuda.enable_cudnn_sdp(False)   # it plans anew for each shape, 0.1 s each
     low = torch.bfloat16 if device.type == 'cuda' else torch.float32
-    base = Base(args.base, layers_to_keep(DemoConfig(), tuple(args.taps)), device, low)
+    layers = tuple(args.taps) if args.kind == 'dflash' else layers_for_mtp(DemoConfig())
+    base = Base(args.base, layers, device, low)
     drafter = make_drafter(args.kind, base.config, args).to(device)
     say(f'{args.kind}: {sum(p.numel() for p in drafter.parameters()):,} parameters')
     record: dict[str, Any] = {}
@@ -287,7 +298,7 @@ def _run(
             base.model.compile_pieces()
             if isinstance(drafter, DFlash):
                 drafter.compile_pieces()
-        teacher = Teacher(base, stream, args.kept, args.spacing)
+        teacher = Teacher(base, stream, args.kept, args.spacing, args.draws)
         record['log'] = train(drafter, base, teacher, begin + args.seconds, args)
         record |= {
             'parameters': sum(p.numel() for p in drafter.parameters()),
@@ -299,7 +310,7 @@ def _run(
         (export_dflash if isinstance(drafter, DFlash) else export_mtp)(
             drafter, base.config, args.out
         )
-        base = Base(args.base, base.layers, device)       # in float32, as served
+        base = Base(args.base, layers, device)       # in float32, as served
         drafter = make_drafter(args.kind, base.config, args).to(device)
     _load(drafter, args.out)             # what is measured is what is shipped
     drafter.eval()
