@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from affine_cases import Affine, random_affine
 
 from gemma_thor_ros.ops import affine_order, embed, embed_affine, gemm_affine
 from gemma_thor_ros.ops.linear import TableWeight
@@ -22,6 +22,7 @@ from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight
 
 from . import cases
+from .affine_cases import Affine, random_affine
 
 WIDTHS = [(bits, group) for bits in affine_order.BITS for group in affine_order.GROUPS]
 SAMPLE = [(2, 128), (3, 64), (4, 32), (4, 64), (5, 128), (6, 32), (8, 64)]
@@ -42,9 +43,8 @@ def on(stream: Any, cp: Any, run: Callable[[], None]) -> None:
 
 
 def made_of(cp: Any, stream: Any, parts: list[Affine], interleaved: bool = False) -> Any:
-    placed = [part.on(cp) for part in parts]
     cp.cuda.runtime.deviceSynchronize()
-    made = affine_order.to_affine(placed, interleaved=interleaved, stream=stream)
+    made = affine_order.to_affine(parts, interleaved=interleaved, stream=stream)
     stream.synchronize()
     return made
 
@@ -61,15 +61,17 @@ def test_repacking_equals_its_twin(small: tuple[Any, Any], grid: bool, width: tu
     wanted(grid, width)
     cp, stream = small
     shape = (40, width[1] * 3)           # neither whole row tiles nor, but for 64, column tiles
-    parts = [random_affine(seed, shape, *width) for seed in range(1 + interleaved)]
+    parts = [random_affine(cp, seed, shape, *width) for seed in range(1 + interleaved)]
     made = made_of(cp, stream, parts, interleaved)
-    words, scales = affine_order.affine_order_ref(*parts)
+    host = [Affine(*map(cp.asnumpy, (part.words, part.scales, part.biases)), *width)
+            for part in parts]
+    words, scales = affine_order.affine_order_ref(*host)
     assert np.array_equal(cp.asnumpy(made.words), words.ravel())
     assert np.array_equal(cp.asnumpy(made.scales), scales.ravel())
     if not interleaved:                  # planted: a code and a scale in each other's place
-        parts[0].words[3, 1] ^= 1 << 5
-        parts[0].scales[39, 2] ^= 1
-        other = affine_order.affine_order_ref(*parts)
+        host[0].words[3, 1] ^= 1 << 5
+        host[0].scales[39, 2] ^= 1
+        other = affine_order.affine_order_ref(*host)
         assert int((other[0].ravel() != cp.asnumpy(made.words)).sum()) == 1
         assert int((other[1].ravel() != cp.asnumpy(made.scales)).sum()) == 1
 
@@ -77,32 +79,29 @@ def test_repacking_equals_its_twin(small: tuple[Any, Any], grid: bool, width: tu
 @pytest.mark.parametrize('width', WIDTHS)
 def test_small_projection(small: tuple[Any, Any], grid: bool, width: tuple[int, int]) -> None:
     wanted(grid, width)
-    for num_tokens in (1, 9, 17) if width == (4, 64) or grid else (2,):
-        check_projection(*small, (40, width[1] * 3), width, num_tokens)
+    rows = (1, 9, 17) if width == (4, 64) or grid else (2,)
+    check_projection(*small, (40, width[1] * 3), width, rows)
 
 
 @pytest.mark.parametrize('width', [(4, 64), (8, 64), (3, 32), (5, 128), (6, 64), (2, 64)])
 @pytest.mark.parametrize('shape', PROJECTIONS)
 def test_projection(cp: Any, stream: Any, shape: tuple[int, int], width: tuple[int, int]) -> None:
-    for num_tokens in (1, 8, 9, 16):
-        check_projection(cp, stream, shape, width, num_tokens)
+    check_projection(cp, stream, shape, width, (1, 8, 9, 16))
 
 
 def check_projection(cp: Any, stream: Any, shape: tuple[int, int], width: tuple[int, int],
-                     num_tokens: int) -> None:
-    weight = random_affine(1, shape, *width, coarse=True)
-    made = made_of(cp, stream, [weight])
-    x = cases.integer_rows(cp, (num_tokens, shape[1]), 3)
-    out = cases.poisoned(cp, (num_tokens, shape[0]), 'bf16')
-    on(stream, cp, lambda: gemm_affine.gemm_affine(out, x, made, stream))
-    exact = cases.from_bf16(cp, x) @ cp.asarray(weight.values()).T
-    assert bool((out == cases.to_bf16(cp, exact)).all())         # every sum is exact
-    x = cases.random_rows(cp, x.shape, 4)
-    weight = random_affine(2, shape, *width)
-    made = made_of(cp, stream, [weight])
-    on(stream, cp, lambda: gemm_affine.gemm_affine(out, x, made, stream))
-    expected = cases.from_bf16(cp, x) @ cp.asarray(weight.values()).T
-    assert cases.error(cp, cases.from_bf16(cp, out), expected) < BF16_ERROR
+                     rows: tuple[int, ...]) -> None:
+    for coarse in (True, False):
+        weight = random_affine(cp, 1, shape, *width, coarse=coarse)
+        made, matrix = made_of(cp, stream, [weight]), weight.values(cp).T
+        for count in rows:
+            x = (cases.integer_rows if coarse else cases.random_rows)(cp, (count, shape[1]), count)
+            out = cases.poisoned(cp, (count, shape[0]), 'bf16')
+            on(stream, cp, partial(gemm_affine.gemm_affine, out, x, made, stream))
+            expected = cases.from_bf16(cp, x) @ matrix
+            if coarse:                   # every sum is exact
+                assert bool((out == cases.to_bf16(cp, expected)).all())
+            assert cases.error(cp, cases.from_bf16(cp, out), expected) < BF16_ERROR
 
 
 @pytest.mark.parametrize('width', WIDTHS)
@@ -119,30 +118,29 @@ def test_head(cp: Any, stream: Any, width: tuple[int, int]) -> None:
 
 def check_head(cp: Any, stream: Any, shape: tuple[int, int], width: tuple[int, int]) -> None:
     """Unrounded sums against the bound, rows of one sign as well; then the soft cap."""
-    weight = random_affine(5, shape, *width)
+    weight = random_affine(cp, 5, shape, *width)
     made = made_of(cp, stream, [weight])
-    values = cp.asarray(weight.values())
     x = cases.random_rows(cp, (9, shape[1]), 6)
     x[1] &= 0x7FFF                       # all positive: the groups' sums are large
     x[2] = x[3]
+    rows = cases.from_bf16(cp, x)
     for cap in (NO_CAP, cases.SOFTCAP):
         logits = cases.poisoned(cp, (9, shape[0]), 'f32')
-        on(stream, cp, lambda logits=logits, cap=cap: gemm_affine.head_affine(logits, x, made, cap,
-                                                                            stream))
+        on(stream, cp, partial(gemm_affine.head_affine, logits, x, made, cap, stream))
         for start in range(0, shape[0], 16384):
-            part = slice(start, start + 16384)
-            rows = cases.from_bf16(cp, x)
-            exact, terms = rows @ values[part].T, cp.abs(rows) @ cp.abs(values[part]).T
-            if cap == NO_CAP:
-                off = cp.abs(logits[:, part] - exact)
-                # tanhf and two roundings stand behind the sums
-                assert float((off / (terms + 0.1 * cp.abs(exact))).max()) < TERMS_ERROR
-                # planted: one code of one row is off by one
-                wrong = exact[0, 0] + (values[part][0, 1] - values[part][0, 0]) * rows[0, 0] / 16
-                assert start or abs(float(wrong - logits[0, 0])) > TERMS_ERROR * float(terms[0, 0])
-            else:
+            part = slice(start, min(start + 16384, shape[0]))
+            values = weight.values(cp, part)
+            exact, terms = rows @ values.T, cp.abs(rows) @ cp.abs(values).T
+            if cap != NO_CAP:
                 expected = cap * cp.tanh(exact / cap)
                 assert cases.error(cp, logits[:, part], expected) < 2e-5
+                continue
+            off = cp.abs(logits[:, part] - exact)
+            # tanhf and two roundings stand behind the sums
+            assert float((off / (terms + 0.1 * cp.abs(exact))).max()) < TERMS_ERROR
+            if start == 0:               # planted: a code of a row is another one
+                wrong = exact[0, 0] + (values[0, 1] - values[0, 0]) * rows[0, 0]
+                assert abs(float(wrong - logits[0, 0])) > TERMS_ERROR * float(terms[0, 0])
         assert bool((logits[2] == logits[3]).all())
 
 
@@ -158,12 +156,12 @@ def test_gate_up(cp: Any, stream: Any, width: tuple[int, int]) -> None:
 
 def check_gate_up(cp: Any, stream: Any, shape: tuple[int, int], width: tuple[int, int],
                   num_tokens: int) -> None:
-    parts = [random_affine(seed, shape, *width) for seed in (7, 8)]
+    parts = [random_affine(cp, seed, shape, *width) for seed in (7, 8)]
     made = made_of(cp, stream, parts, True)
     x = cases.random_rows(cp, (num_tokens, shape[1]), 9)
     out = cases.poisoned(cp, (num_tokens, shape[0]), 'bf16')
     on(stream, cp, lambda: gemm_affine.gemm_affine(out, x, made, stream))
-    gate, up = (cases.from_bf16(cp, x) @ cp.asarray(part.values()).T for part in parts)
+    gate, up = (cases.from_bf16(cp, x) @ part.values(cp).T for part in parts)
     assert cases.error(cp, cases.from_bf16(cp, out), cases.geglu(cp, gate, up)) < 2 * BF16_ERROR
 
 
@@ -179,7 +177,7 @@ def test_a_row_has_the_same_bits_in_any_company(cp: Any, stream: Any,
 
 def check_company(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) -> None:
     """Rows alone, among others, and as a prompt's; a changed row changes itself alone."""
-    made = made_of(cp, stream, [random_affine(10, shape, 4, 64)])
+    made = made_of(cp, stream, [random_affine(cp, 10, shape, 4, 64)])
     x = cases.random_rows(cp, (num_tokens, shape[1]), 11)
 
     def run(rows: Any, prompt: bool) -> Any:
@@ -203,16 +201,16 @@ def test_stacked_parts_of_one_and_of_several_widths(small: tuple[Any, Any]) -> N
     x = cases.random_rows(cp, (3, 128), 12)
 
     def check(weights: list[Affine], made: Any) -> None:
-        values = np.concatenate([weight.values() for weight in weights])
+        values = cp.concatenate([weight.values(cp) for weight in weights])
         out = cases.poisoned(cp, (3, len(values)), 'bf16')
         on(stream, cp, lambda: gemm_affine.gemm_affine(out, x, made, stream))
-        expected = cases.from_bf16(cp, x) @ cp.asarray(values).T
+        expected = cases.from_bf16(cp, x) @ values.T
         assert cases.error(cp, cases.from_bf16(cp, out), expected) < BF16_ERROR
 
-    alike = [random_affine(rows, (rows, 128), 4, 64) for rows in (64, 32, 40)]
+    alike = [random_affine(cp, rows, (rows, 128), 4, 64) for rows in (64, 32, 40)]
     check(alike, made_of(cp, stream, alike))
-    mixed = [random_affine(1, (48, 128), 4, 64), random_affine(2, (40, 128), 6, 32),
-             random_affine(3, (16, 128), 8, 64)]
+    mixed = [random_affine(cp, seed, (rows, 128), *width) for seed, rows, width in (
+        (1, 48, (4, 64)), (2, 40, (6, 32)), (3, 16, (8, 64)))]
     check(mixed, affine_order.AffineStack(tuple(made_of(cp, stream, [part]) for part in mixed)))
     with pytest.raises(ConfigError, match='4 bits in groups of 64, 48 x 128, 6 bits in groups'):
         made_of(cp, stream, mixed)
@@ -227,40 +225,41 @@ def test_embedding_rows(small: tuple[Any, Any], grid: bool, width: tuple[int, in
     if not grid and width not in ((4, 64), (6, 32)):
         pytest.skip('this width is part of make grid')
     cp, stream = small
-    table = random_affine(15, (50, 384), *width)
+    table = random_affine(cp, 15, (50, 384), *width)
     made = made_of(cp, stream, [table])
     ids = np.array([49, -1, 0, 7, 8, 31], np.int32)
     hidden, placed = cases.poisoned(cp, (6, 384), 'f32'), cp.asarray(ids)
     on(stream, cp, lambda: embed_affine.embed_affine(hidden, placed, made, 19.625, stream))
     expected = np.empty((6, 384), np.float32)
-    scales, biases = (DenseWeight(part, 'bf16') for part in (table.scales, table.biases))
-    stored = AffineWeight(table.words, scales, biases, *width)
+    words, scales, biases = map(cp.asnumpy, (table.words, table.scales, table.biases))
+    stored = AffineWeight(words, DenseWeight(scales, 'bf16'), DenseWeight(biases, 'bf16'), *width)
     embed.embed_ref(expected, ids, TableWeight(stored, np.float32), 19.625, 'device')
     assert np.array_equal(cp.asnumpy(hidden), expected)
-    assert np.array_equal(stored.dequantize(np.float64), table.values())
+    assert np.array_equal(stored.dequantize(np.float64), cp.asnumpy(table.values(cp)))
 
 
 def test_sums_run_in_the_order_that_is_written_down(small: tuple[Any, Any]) -> None:
     """Every bit by NumPy, step for step, where the matrix instruction adds in double precision."""
     cp, stream = small
-    weight = random_affine(13, (16, 320), 4, 64)
+    weight = random_affine(cp, 13, (16, 320), 4, 64)
     made = made_of(cp, stream, [weight])
     x = cases.random_rows(cp, (1, 320), 14)
     logits = cases.poisoned(cp, (1, 16), 'f32')
     on(stream, cp, lambda: gemm_affine.head_affine(logits, x, made, NO_CAP, stream))
-    single = np.float32
-    codes = np.rint((weight.values() - np.repeat(from_bits(weight.biases), 64, 1)) / np.repeat(
-        from_bits(weight.scales), 64, 1))
-    rows, total = from_bits(cp.asnumpy(x))[0], np.zeros(16, single)
+    single, codes = np.float32, cp.asnumpy(weight.codes(cp)).astype(np.float64)
+    scales, biases, rows = (cp.asnumpy(cases.from_bf16(cp, part))
+                            for part in (weight.scales, weight.biases, x))
+    total = np.zeros(16, single)
     for group in range(5):               # five warps, one tile each
         products, plain = np.zeros(16, single), single(0)
         for step in range(4):
             part = slice(group * 64 + step // 2 * 32, group * 64 + step // 2 * 32 + 32)
             chosen = np.arange(32).reshape(4, 2, 4)[:, step % 2].ravel()
-            products = (products + codes[:, part][:, chosen] @ rows[part][chosen]).astype(single)
-            plain = single(plain + rows[part][chosen].sum())
-        one = (from_bits(weight.biases)[:, group] * plain).astype(single)
-        one = (one + from_bits(weight.scales)[:, group] * products).astype(single)
+            new = codes[:, part][:, chosen] @ rows[0, part][chosen]
+            products = (products + new).astype(single)
+            plain = single(plain + rows[0, part][chosen].sum())
+        one = (biases[:, group] * plain).astype(single)
+        one = (one + scales[:, group] * products).astype(single)
         total = one if group == 0 else total + one
     cap, tanh = single(NO_CAP), ctypes.CDLL(ctypes.util.find_library('m')).tanhf
     tanh.argtypes, tanh.restype = [ctypes.c_float], ctypes.c_float
@@ -268,7 +267,3 @@ def test_sums_run_in_the_order_that_is_written_down(small: tuple[Any, Any]) -> N
     assert np.abs(cp.asnumpy(logits)[0] - expected).max() < 1e-5
     if not hasattr(stream, 'ptr'):       # the emulator
         assert np.array_equal(logits[0], expected)
-
-
-def from_bits(bits: np.ndarray) -> np.ndarray:
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
