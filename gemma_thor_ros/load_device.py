@@ -38,6 +38,7 @@ from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight
 from gemma_thor_ros.weights.checkpoint import Checkpoint, TextWeights
 from gemma_thor_ros.weights.modules import Form
 from gemma_thor_ros.weights.streaming import StreamedWeights, quantised_table
+from gemma_thor_ros.weights.vision import VisionWeights
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +121,8 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     sizes = None if vision.part is None else vision.part[0]
     compile_ahead(config, page_size, kv_dtype, num_threads,
                   lambda share: report(0.2 * share, 'compiling kernels'), sizes)
-    compile_specs(affine_specs(affine_uses(weights)), num_threads, lambda share: None)
+    uses = affine_uses(weights) + (affine_uses(vision.part[1]) if vision.part else [])
+    compile_specs(affine_specs(uses), num_threads, lambda share: None)
     stream = device.new_stream()
     with device.errors():
         report(0.2, 'trying the kernels')
@@ -138,7 +140,7 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     return model
 
 
-def affine_uses(weights: TextWeights) -> list[AffineUse]:
+def affine_uses(weights: TextWeights | VisionWeights) -> list[AffineUse]:
     """What the MLX affine matrices of a checkpoint are for."""
     uses = []
     for name in weights:

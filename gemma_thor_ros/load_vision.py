@@ -56,7 +56,7 @@ def find_vision(checkpoint: Checkpoint, model: ModelConfig, device: str,
         weights = None if reason else VisionWeights(checkpoint)
         if device == 'cuda' and weights is not None and weights.unlike_device():
             reason = (f'{weights.unlike_device()}; on CUDA the matrices of the vision part are '
-                      'bf16 or NVFP4')
+                      'bf16, NVFP4 or MLX affine')
         if not reason and weights is not None:
             most = config.soft_tokens if soft_tokens == 'auto' else int(soft_tokens)
             # a thin image has all its soft tokens, and so all its patches, in one row

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """VisionOps of a CUDA device: one image, launch by launch on one stream.
 
-Products are cuBLAS's where it is there and the weight is bf16, else our prompt kernels'. Memory
+Products are cuBLAS's where it is there and the weight is bf16, else our own kernels'. Memory
 comes from CuPy's pool, so only a first image of its size allocates. Knows no order of ops.
 """
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from gemma_thor_ros.ops import (
     device,
     geglu,
+    gemm_affine,
     layer_norm,
     library_gemm,
     prefill_gemm,
@@ -25,6 +26,7 @@ from gemma_thor_ros.ops import (
     vision_attention,
     vision_patches,
 )
+from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
 from gemma_thor_ros.ops.vision_table import Bounds
@@ -94,6 +96,8 @@ class CudaVisionOps:
         products = self.empty(*out.shape) if wide else out
         if isinstance(weight, Nvfp4Fragments):
             prefill_gemm.prefill_gemm(products, x, weight, self.stream)
+        elif isinstance(weight, AffineFragments | AffineStack):
+            gemm_affine.gemm_affine(products, x, weight, self.stream, prompt=True)
         elif self.library:
             library_gemm.library_gemm(products, x, weight, self.stream)
         else:

@@ -68,25 +68,31 @@ class VisionWeights(Mapping[str, Weight]):
             return read_mlx(tensors, module, shape[-1])
         return read_nvfp4(tensors, module, form)
 
+    def form(self, name: str) -> Form:
+        """How a weight is stored."""
+        return self._places[name][1]
+
     def unlike_device(self) -> str:
-        """A matrix that is neither bf16 nor NVFP4, with its form; '' where there is none."""
+        """A matrix that is neither bf16 nor packed, with its type; '' where there is none."""
         for module, form, shape in self._places.values():
-            if len(shape) != 2:
-                continue
-            if form is Form.MLX:
-                return f'{module!r} is MLX affine'
-            if form is Form.DENSE and self._checkpoint.tensors[module].dtype != 'BF16':
-                return f'{module!r} is {self._checkpoint.tensors[module].dtype}'
+            if len(shape) == 2 and form is Form.DENSE:
+                dtype = self._checkpoint.tensors[module].dtype
+                if dtype != 'BF16':
+                    return f'{module!r} is {dtype}'
         return ''
 
     @property
     def device_bytes(self) -> int:
-        """Bytes where matrices stay as they are, bf16 or NVFP4, and all else becomes float32."""
+        """Bytes where matrices stay as they are, bf16 or packed, and all else becomes float32."""
         total = 0
-        for _, form, shape in self._places.values():
-            halves = 8 if len(shape) != 2 else 4 if form is Form.DENSE else 1
-            total += math.prod(shape) * halves // 2
-            total += math.prod(shape) // 16 if halves == 1 else 0    # group scales
+        for module, form, shape in self._places.values():
+            if len(shape) != 2:
+                total += 4 * math.prod(shape)
+            elif form is Form.DENSE:
+                total += 2 * math.prod(shape)
+            else:
+                total += sum(info.nbytes for name, info in self._checkpoint.tensors.items()
+                             if name.startswith(f'{module}.') and not name.endswith('.bias'))
         return total
 
     def _find(self, disk_name: str, shape: Shape) -> tuple[str, Form, Shape]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,8 @@ from gemma_thor_ros.ops.vision_cuda import CudaVisionOps
 from gemma_thor_ros.ops.vision_table import CpuVisionOps
 from gemma_thor_ros.weights.canonical import DenseWeight, Weight, dense_bf16
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
+from gemma_thor_ros.weights.mlx_bits import quantize_affine
+from gemma_thor_ros.weights.mlx_modules import MlxSetting, mlx_specs
 from gemma_thor_ros.weights.modules import nvfp4_specs
 from gemma_thor_ros.weights.quantize import Convention, quantize_matrix
 from gemma_thor_ros.weights.synth import write_synthetic
@@ -178,28 +181,42 @@ def test_the_librarys_products_are_ours(stream: Any) -> None:
         assert error(fetched(vision.encode(patches, across), stream), exact) < 0.01
 
 
-@pytest.mark.parametrize('form', ['bf16', 'compressed-tensors'])
+def repacked(source: Path, target: Path, form: str) -> Path:
+    """A copy of a checkpoint of the 12B's form with its largest vision matrix quantised."""
+    checkpoint, name = open_checkpoint(source), 'model.vision_embedder.patch_dense'
+    numbers = dense_bf16(np.array(checkpoint.view(f'{name}.weight')))
+    change: dict[str, Any] = {}
+    if form == 'mlx':
+        setting = MlxSetting(8, 64)
+        change = {'quantization': setting.as_config()}
+        specs = mlx_specs(name, numbers.shape, setting)
+        arrays = list(quantize_affine(numbers.to_float(), 8, 64)[:3])
+    else:
+        specs = nvfp4_specs(name, numbers.shape, Convention.COMPRESSED_TENSORS, False)
+        packed = quantize_matrix(numbers, Convention.COMPRESSED_TENSORS)
+        arrays = [packed.packed, packed.group_scales,
+                  np.full(specs[2].shape, packed.stored_scale, np.float32)]
+    kept = [TensorSpec(each, checkpoint.info(each).dtype, checkpoint.info(each).shape)
+            for each in checkpoint.names() if each != f'{name}.weight']
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns('*.safetensors*'))
+    config = json.loads((target / 'config.json').read_text())
+    (target / 'config.json').write_text(json.dumps({**config, **change}))
+    with CheckpointWriter(target, [*kept, *specs]) as writer:
+        for spec in kept:
+            writer.write(spec.name, np.array(checkpoint.view(spec.name)))
+        for spec, array in zip(specs, arrays, strict=True):
+            writer.write(spec.name, array)
+    return target
+
+
+@pytest.mark.parametrize('form', ['bf16', 'nvfp4', 'mlx'])
 def test_the_memory_plan_knows_what_the_weights_take(form: str, stream: Any,
                                                      tmp_path: Path) -> None:
-    write_synthetic(tmp_path / 'it', 'tiny-unified', 'bf16', 3)
+    """Of a checkpoint on the disk; and what is packed is read."""
     folder = tmp_path / 'it'
-    if form != 'bf16':                   # its largest matrix quantised
-        checkpoint = open_checkpoint(folder)
-        name = 'model.vision_embedder.patch_dense'
-        packed = quantize_matrix(dense_bf16(np.array(checkpoint.view(f'{name}.weight'))),
-                                 Convention.COMPRESSED_TENSORS)
-        kept = [TensorSpec(each, checkpoint.info(each).dtype, checkpoint.info(each).shape)
-                for each in checkpoint.names() if each != f'{name}.weight']
-        specs = nvfp4_specs(name, checkpoint.info(f'{name}.weight').shape,
-                            Convention.COMPRESSED_TENSORS, False)
-        folder = tmp_path / 'packed'
-        shutil.copytree(tmp_path / 'it', folder, ignore=shutil.ignore_patterns('*.safetensors*'))
-        with CheckpointWriter(folder, [*kept, *specs]) as writer:
-            for spec in kept:
-                writer.write(spec.name, np.array(checkpoint.view(spec.name)))
-            for spec, array in zip(specs, (packed.packed, packed.group_scales, np.full(
-                    specs[2].shape, packed.stored_scale, np.float32)), strict=True):
-                writer.write(spec.name, array)
+    write_synthetic(folder, 'tiny-unified', 'bf16', 3)
+    if form != 'bf16':
+        folder = repacked(folder, tmp_path / form, form)
     checkpoint = open_checkpoint(folder)
     found = find_vision(checkpoint, ModelConfig.from_dict(
         checkpoint.config, checkpoint.generation_config), 'cuda', 'auto')
