@@ -53,8 +53,10 @@ from gemma_thor_ros.engine.page_pool import plan_pages, window_pages  # noqa: E4
 from gemma_thor_ros.load import DEMO_FOLDER, Runtime  # noqa: E402
 from gemma_thor_ros.load_device import compile_ahead, warm_keys  # noqa: E402
 from gemma_thor_ros.models.config import ModelConfig  # noqa: E402
+from gemma_thor_ros.models.cuda_inputs import Key, prompt_bucket  # noqa: E402
 from gemma_thor_ros.models.gemma4 import Gemma4  # noqa: E402
 from gemma_thor_ros.ops import device  # noqa: E402
+from gemma_thor_ros.ops.step_times import node_times, times_us  # noqa: E402
 from gemma_thor_ros.schema import ChatRequest  # noqa: E402
 from gemma_thor_ros.server.run import Sidecar  # noqa: E402
 from gemma_thor_ros.text.tokenizer import Tokenizer  # noqa: E402
@@ -210,6 +212,18 @@ def ttft(bed: Bed, port: int) -> None:
     bed.add('warm_share', [again.ttft_s / first.ttft_s for first, again in
                            zip(cold, warm, strict=True)], 'of 1', path='http',
             prompt_tokens=tokens)
+    if hasattr(bed.model, 'launches'):
+        rows = prompt_bucket(tokens - min(cached))
+        prompt_nodes(bed, Key(rows, 1, rows, True))
+
+
+def prompt_nodes(bed: Bed, key: Key) -> None:
+    """Where the device's time goes in the last prompt, whose pass had these sizes."""
+    enqueue, stream = bed.model.launches(key), bed.model.stream
+    bed.add('graph_us', times_us(stream, enqueue), 'us', path='node', prompt_rows=key.num_rows)
+    for node in node_times(stream, enqueue):
+        bed.add('node_us', [node.us], 'us', path='node', prompt_rows=key.num_rows, op=node.entry,
+                count=node.count, constants=dict(node.constants))
 
 
 def conversation(bed: Bed, number: int, num_tokens: int) -> dict[str, Any]:

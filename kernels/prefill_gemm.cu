@@ -15,8 +15,9 @@
 // Bytes moved: N M 9/16 (2 N M) of weights for each tile of tokens, T (N + M) 2 of rows, most of
 // it from the L2. Bound by the matrix units.
 // One block does 16 ROW_TILES ROW_WARPS weight rows for WARP_TOKENS TOKEN_WARPS tokens over all of
-// M. Weights go from memory into the registers of the A operand, half a column tile ahead, and are
-// decoded there, once for WARP_TOKENS tokens; activations go through STAGES of shared memory,
+// M. Weights go from memory into the registers of the A operand, AHEAD column tiles less a half
+// ahead, and are decoded there, once for WARP_TOKENS tokens; few tokens leave little to do in the
+// time of a read, so that small tiles are bound by it and want AHEAD above 1. Activations go through STAGES of shared memory,
 // 64 columns each, by asynchronous copies. A lane reads the B operands of two steps as 16 bytes;
 // vectors of odd rows have their halves swapped, so that eight lanes meet all banks.
 // A sum runs over M in one accumulator, in the order of the column tiles: neither the number of
@@ -25,7 +26,7 @@
 // PRECOND: M and N multiples of 8; x, w and out 16-byte aligned
 // PRECOND: shared memory of max(STAGES TOKENS 128, 8 WARP_TOKENS PITCH) bytes
 // Constants: ENTRY (0 prefill_gemm, 1 prefill_experts, 2 prefill_gemm_bf16), WARP_TOKENS (a
-// multiple of 16), TOKEN_WARPS, ROW_TILES, STAGES, GEGLU, MIN_BLOCKS.
+// multiple of 16), TOKEN_WARPS, ROW_TILES, STAGES, AHEAD, GEGLU, MIN_BLOCKS.
 
 #include "prefill_tile.cuh"
 
@@ -33,7 +34,7 @@
 #define ROW_WARPS (WARPS / TOKEN_WARPS)
 #define TOKENS (WARP_TOKENS * TOKEN_WARPS)
 #define NB (WARP_TOKENS / 8)
-#define COPIES (TOKENS / 32)             // rows of which a thread copies 16 bytes a stage
+#define COPIES ((TOKENS + 31) / 32)      // rows of which a thread copies 16 bytes a stage
 #define STAGE_BYTES (TOKENS * TILE_COLUMNS * 2)
 #define TILE_OUTPUTS (GEGLU ? 8 : 16)
 #define WARP_OUTPUTS (ROW_TILES * TILE_OUTPUTS)
@@ -126,6 +127,7 @@ __device__ __forceinline__ void copy_stage(u8* stage, const Rows& rows, const u1
 #pragma unroll
     for (int j = 0; j < COPIES; ++j) {
         const int row = first + 32 * j;
+        if (TOKENS < 32 && row >= TOKENS) break;
         const bool real = rows[j] != ABSENT && column < columns;
         copy_async(stage + (row * 8 + (vector ^ (row & 1) << 2)) * 16,
                    real ? x + (u64)rows[j] * 8 + column : x, real);
@@ -134,7 +136,7 @@ __device__ __forceinline__ void copy_stage(u8* stage, const Rows& rows, const u1
 
 typedef float Sums[ROW_TILES][NB][4];
 
-// One column tile; the weights of the next one are requested when those of this one are decoded.
+// One column tile; the weights of `next` are requested when those of this one are decoded.
 __device__ __forceinline__ void multiply_stage(Sums& acc, const u8* stage, Weights& w,
                                                const Source& source, int next, bool has_next,
                                                int token_warp, int lane) {
@@ -165,8 +167,19 @@ __device__ __forceinline__ void multiply_stage(Sums& acc, const u8* stage, Weigh
     }
 }
 
-// All of M; `w` holds the first column tile.
-__device__ __forceinline__ void multiply_all(Sums& acc, u8* shared, Weights& w,
+typedef Weights Prefetched[AHEAD];
+
+// The first column tiles.
+__device__ __forceinline__ void load_first(Prefetched& w, const Source& source, int columns,
+                                           int lane) {
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+        if (k == 0 || k * TILE_COLUMNS < columns) load_tiles(w[k], source, k, lane);
+    }
+}
+
+// All of M; `w` holds the first column tiles.
+__device__ __forceinline__ void multiply_all(Sums& acc, u8* shared, Prefetched& w,
                                              const Source& source, const Rows& rows,
                                              const u16* x, int columns, int token_warp,
                                              int lane) {
@@ -177,17 +190,22 @@ __device__ __forceinline__ void multiply_all(Sums& acc, u8* shared, Weights& w,
         commit_copies();
     }
     int stage = 0;
-    for (int tile = 0; tile < column_tiles; ++tile) {
-        wait_for_copies<STAGES - 2>();
-        __syncthreads();                 // and all have read the stage that is filled next
-        const int ahead = tile + STAGES - 1, free = stage == 0 ? STAGES - 1 : stage - 1;
-        if (ahead < column_tiles) {
-            copy_stage(shared + free * STAGE_BYTES, rows, x, ahead, columns);
+    for (int first = 0; first < column_tiles; first += AHEAD) {
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+            const int tile = first + k;
+            if (k && tile >= column_tiles) break;
+            wait_for_copies<STAGES - 2>();
+            __syncthreads();             // and all have read the stage that is filled next
+            const int ahead = tile + STAGES - 1, free = stage == 0 ? STAGES - 1 : stage - 1;
+            if (ahead < column_tiles) {
+                copy_stage(shared + free * STAGE_BYTES, rows, x, ahead, columns);
+            }
+            commit_copies();
+            multiply_stage(acc, shared + stage * STAGE_BYTES, w[k], source, tile + AHEAD,
+                           tile + AHEAD < column_tiles, token_warp, lane);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
-        commit_copies();
-        multiply_stage(acc, shared + stage * STAGE_BYTES, w, source, tile + 1,
-                       tile + 1 < column_tiles, token_warp, lane);
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     __syncthreads();
 }
@@ -240,8 +258,8 @@ prefill_gemm(u16* __restrict__ out, const u16* x, const uint4* __restrict__ code
                            scales + tile * TILE_SCALE_WORDS + (lane >> 1), column_tiles,
                            num_row_tiles - row_tile};
     allow_next_kernel();
-    Weights w;
-    load_tiles(w, source, 0, lane);
+    Prefetched w;
+    load_first(w, source, columns, lane);
     wait_for_previous_kernel();
     Rows rows;
 #pragma unroll
@@ -285,8 +303,8 @@ prefill_experts(u16* __restrict__ out, const u16* x, const int* order, const int
     const Source source = {codes + tile * TILE_CODE_VECTORS + lane,
                            scales + tile * TILE_SCALE_WORDS + (lane >> 1), column_tiles,
                            num_row_tiles - row_tile};
-    Weights w;
-    load_tiles(w, source, 0, lane);
+    Prefetched w;
+    load_first(w, source, columns, lane);
     Rows rows;
 #pragma unroll
     for (int j = 0; j < COPIES; ++j) {
@@ -329,8 +347,8 @@ prefill_gemm_bf16(u16* __restrict__ out, const u16* x, const u16* __restrict__ w
         source.high[r] = row + 8 < num_outputs ? from + (u64)8 * columns : 0;
     }
     allow_next_kernel();
-    Weights w;
-    load_tiles(w, source, 0, lane);
+    Prefetched w;
+    load_first(w, source, columns, lane);
     wait_for_previous_kernel();
     Rows rows;
 #pragma unroll

@@ -232,7 +232,8 @@ class CudaGemma4(Decoder):
 
         def enqueue() -> None:
             self._enqueue_layers(key, cache)
-            self._head(0, key.num_rows)
+            first = key.num_rows - 1 if key.prompt else 0
+            self._head(first, key.num_rows, first)
 
         return enqueue
 

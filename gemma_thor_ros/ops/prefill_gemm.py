@@ -16,9 +16,10 @@ from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, TILE_ROWS, Nvfp4Frag
 from gemma_thor_ros.ops.shapes import check
 
 WARPS = 8
-# tokens of a tile -> WARP_TOKENS, TOKEN_WARPS, ROW_TILES, STAGES. The smallest has four times as
-# many blocks as the largest for one matrix: few tokens must still fill the device.
-TILES = {64: (32, 2, 1, 4), 128: (64, 2, 2, 4), 256: (128, 2, 2, 3)}
+Shape = tuple[int, int, int, int, int]   # WARP_TOKENS, TOKEN_WARPS, ROW_TILES, STAGES, AHEAD
+# Tokens of a tile -> its shape. The smallest has four times as many blocks as the largest for one
+# matrix: few tokens must still fill the device. It is bound by reads, so these begin early.
+TILES: dict[int, Shape] = {64: (32, 2, 1, 4, 4), 128: (64, 2, 2, 4, 1), 256: (128, 2, 2, 3, 1)}
 # More of bf16's operands are in flight, so the tile of 256 has no room for its sums.
 BF16_TILES = (64, 128)
 _LARGE = 2048                            # tokens from which on the largest tile is taken
@@ -76,22 +77,24 @@ def spec(tile: int, interleaved: bool, hardware: bool, **override: int) -> Kerne
 def bf16_spec(tile: int, **override: int) -> KernelSpec:
     """The same for bf16 weights."""
     assert tile in BF16_TILES, f'tiles of {tile} tokens: {BF16_TILES} are supported'
+    # sixteen bits a weight take more registers
+    *shape, ahead = TILES[tile]
     return KernelSpec.of('prefill_gemm', 'prefill_gemm_bf16', **_constants(
-        2, TILES[tile], GEGLU=0, **override))
+        2, (*shape, min(2, ahead)), GEGLU=0, **override))
 
 
-def experts_spec(shape: tuple[int, int, int, int], interleaved: bool,
-                 hardware: bool) -> KernelSpec:
+def experts_spec(shape: Shape, interleaved: bool, hardware: bool) -> KernelSpec:
     """The same for rows that are sorted by expert; shape as in TILES."""
     return KernelSpec.of('prefill_gemm', 'prefill_experts', **_constants(
         1, shape, GEGLU=int(interleaved), E2M1_HARDWARE=int(hardware)))
 
 
-def _constants(entry: int, shape: tuple[int, int, int, int], **others: int) -> dict[str, int]:
-    warp_tokens, token_warps, row_tiles, stages = shape
+def _constants(entry: int, shape: tuple[int, ...], **others: int) -> dict[str, int]:
+    warp_tokens, token_warps, row_tiles, stages, ahead = shape
+    sums = row_tiles * warp_tokens       # a warp's; what is left of the registers, for more blocks
     return {'ENTRY': entry, 'WARP_TOKENS': warp_tokens, 'TOKEN_WARPS': token_warps,
-            'ROW_TILES': row_tiles, 'STAGES': stages,
-            'MIN_BLOCKS': 2 if row_tiles == 1 else 1, **others}
+            'ROW_TILES': row_tiles, 'STAGES': stages, 'AHEAD': ahead,
+            'MIN_BLOCKS': 2 if sums <= 64 else 1, **others}
 
 
 def tokens(constants: dict[str, int]) -> int:

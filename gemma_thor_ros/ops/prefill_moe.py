@@ -17,12 +17,22 @@ import numpy.typing as npt
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
-from gemma_thor_ros.ops.prefill_gemm import WARPS, experts_spec, row_blocks, shared_bytes, tokens
+from gemma_thor_ros.ops.prefill_gemm import (
+    WARPS,
+    Shape,
+    experts_spec,
+    row_blocks,
+    shared_bytes,
+    tokens,
+)
 from gemma_thor_ros.ops.shapes import check
 
-# rows of a tile -> WARP_TOKENS, TOKEN_WARPS, ROW_TILES, STAGES
-TILES = {64: (64, 1, 2, 4), 128: (64, 2, 2, 4)}
-_FULL_TILES = 96                         # rows of the average expert that fill the large tile
+# Rows of a tile -> its shape. 64 rows of a prompt are 4 pairs for the average of 128 experts.
+TILES: dict[int, Shape] = {16: (16, 1, 2, 4, 4), 32: (32, 1, 2, 4, 2), 64: (64, 1, 2, 4, 1),
+                           128: (64, 2, 2, 4, 1)}
+# Pairs of the average expert from which on a larger tile is taken: the rows of a tile that are not
+# filled are multiplied all the same.
+_LEAST_PAIRS = {128: 96, 64: 24, 32: 8}
 _THREADS = 1024
 
 
@@ -111,7 +121,8 @@ def _experts(out: Any, x: Any, pairs: int, divisor: int, scratch: ExpertOrder,
 
 def tile_of(num_pairs: int, num_experts: int) -> int:
     """Rows of a tile for so many pairs."""
-    return 128 if num_pairs >= _FULL_TILES * num_experts else 64
+    return next((tile for tile, least in _LEAST_PAIRS.items()
+                 if num_pairs >= least * num_experts), min(TILES))
 
 
 def max_tiles(num_pairs: int, num_experts: int, tile_rows: int) -> int:

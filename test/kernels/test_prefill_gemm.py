@@ -35,6 +35,11 @@ def test_small_projection(small: tuple[Any, Any], tile: int | None, num_tokens: 
     check_projection(*small, TINY, num_tokens, tile)
 
 
+def test_small_projection_of_many_columns(small: tuple[Any, Any]) -> None:
+    """More column tiles than are read ahead, and no multiple of them."""
+    check_projection(*small, (24, 336), 5, None)
+
+
 @pytest.mark.parametrize('num_tokens', [1, 63, 129, 1000])
 @pytest.mark.parametrize('shape', cases.PROJECTIONS)
 @pytest.mark.parametrize('tile', sorted(prefill_gemm.TILES))
@@ -133,7 +138,7 @@ def check_company(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int)
     assert np.flatnonzero(cp.asnumpy(changed)).tolist() == [3]
 
 
-@pytest.mark.parametrize('tile', [64, 128])
+@pytest.mark.parametrize('tile', [16, 64, 128])
 @pytest.mark.parametrize(('num_tokens', 'distinct'), [(1, 8), (40, 12), (150, 9)])
 def test_the_order_of_the_pairs(small: tuple[Any, Any], num_tokens: int, distinct: int,
                                 tile: int) -> None:
@@ -182,12 +187,13 @@ class Layer:
         return inner, results
 
 
-@pytest.mark.parametrize(('num_tokens', 'tile'), [(1, None), (50, 128)])
+@pytest.mark.parametrize(('num_tokens', 'tile'), [(1, None), (50, 128), (50, 16), (21, 32)])
 def test_small_experts(small: tuple[Any, Any], num_tokens: int, tile: int | None) -> None:
     check_experts(*small, Layer(*small, EXPERTS), num_tokens, 3, tile)
 
 
-@pytest.mark.parametrize(('num_tokens', 'tile'), [(1, 64), (77, 64), (1000, 128), (2049, None)])
+@pytest.mark.parametrize(('num_tokens', 'tile'), [(1, 64), (77, 64), (1000, 128), (2049, None),
+                                                    (64, 16), (77, 32), (300, 16)])
 def test_experts(cp: Any, stream: Any, num_tokens: int, tile: int | None) -> None:
     check_experts(cp, stream, Layer(cp, stream, cases.EXPERTS), num_tokens, cases.CHOSEN, tile)
 
