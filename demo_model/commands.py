@@ -313,7 +313,8 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     source = source_of(held)
     text = open_text(rng) if rng.random() < 0.4 else fill(pick(rng, source.SAY_TEXTS), rng, {})
     if not held and rng.random() < _TEXT_END_SHARE:
-        text += fill(pick(rng, phrases.TEXT_ENDS), rng, {})
+        end = pick(rng, phrases.TEXT_ENDS)
+        text += ' ' * end.startswith(' ') + fill(end, rng, {})
     if rng.random() < 0.15:
         text = text[:1].upper() + text[1:]
     if rng.random() < 0.06:

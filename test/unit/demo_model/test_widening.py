@@ -89,6 +89,13 @@ def test_what_stands_at_the_end_of_a_text_belongs_to_it(text: str) -> None:
         assert re.search(re.escape(text) + r'\??$', told), told
 
 
+def test_words_at_the_end_of_a_text_stay_apart() -> None:
+    ends = [str(command_for(demo_tools()[3], TrainDraws(seed), held=False).arguments['text'])
+            for seed in range(600)]
+    assert sum(text.endswith(' please') for text in ends) > 3
+    assert not any(re.search(r'[a-z](please|again|robot)[.!?]?$', text) for text in ends)
+
+
 def test_a_text_ends_where_a_join_begins() -> None:
     say, drive = demo_tools()[3], demo_tools()[0]
     text = Command(say, {'text': 'hello'}, '', '', base='say hello', open_end=True)
