@@ -34,9 +34,14 @@ from gemma_thor_ros.ops import (
     gemm_nvfp4,
     head_nvfp4,
     kv_append,
+    layer_norm,
+    library_gemm,
     moe_nvfp4,
     moe_route,
+    prefill_gemm,
     rms_norm,
+    vision_attention,
+    vision_patches,
 )
 from gemma_thor_ros.ops import (
     compile as compiler,
@@ -406,6 +411,41 @@ def _draft_picks(stream: Any) -> tuple[Array, Array]:
         draft_pick.draft_confidence_ref(logits, chosen, np.array([0.0, 0.5]))])
 
 
+def _image(stream: Any) -> tuple[Array, Array]:
+    """Patches to numbers, a product, head norms, rope and attention, a layer norm, a mean."""
+    heads, dim, columns, num = 2, 72, 9, 81
+    levels = np.arange(num * 48, dtype=np.uint32).reshape(num, 48).astype(np.uint8)
+    weight, norms = _bits(_normal(32, 3 * heads * dim, 48)), 1 + _normal(33, 3, dim) / 8
+    numbers, qkv, out = _out(num, 48), _out(num, 3 * heads * dim), _out(num, heads, dim)
+    vision_patches.vision_numbers(numbers, device.put(levels), True, stream)
+    product = prefill_gemm.prefill_gemm_bf16 if library_gemm.missing() else (
+        library_gemm.library_gemm)
+    product(qkv, numbers, device.put(weight), stream)
+    q_norm, k_norm, bias = (device.put(norm) for norm in norms)
+    cos, sin = (device.put(np.ascontiguousarray(table[:, 0, 0])) for table in
+                vision_attention.axial_rope_table(columns, columns, 100.0, dim, np.float32))
+    placed = qkv.reshape(num, 3, heads, dim)
+    vision_attention.vision_heads(placed, q_norm, k_norm, cos, sin, columns, 1e-6, stream)
+    vision_attention.vision_attention(out, placed, stream)
+    rows, pooled = out.reshape(num * heads, dim), _out(9, heads * dim, dtype=np.float32)
+    layer_norm.layer_norm(rows, q_norm, bias, 1e-5, stream)
+    wide = _out(num, heads * dim, dtype=np.float32)
+    vision_patches.vision_widen(wide, out.reshape(num, heads * dim), stream)
+    vision_patches.vision_pool(pooled, wide, columns, 3, 4.0, stream)
+    expected, products = np.empty((num, 48)), np.empty((num, heads * dim))
+    vision_patches.patch_numbers_ref(expected, levels, True, 'device')
+    turned = expected @ _wide(weight).T
+    vision_attention.vision_heads_ref(
+        turned, norms[0], norms[1], *vision_attention.axial_rope_table(
+            num, columns, 100.0, dim, np.float64), heads, 1e-6)
+    vision_attention.vision_attention_ref(products, turned, heads)
+    layer_norm.layer_norm_ref(products.reshape(-1, dim), products.reshape(-1, dim), norms[0],
+                              norms[2], 1e-5)
+    means = np.empty((9, heads * dim))
+    vision_patches.pool_ref(means, products, columns, 3, 4.0)
+    return _fetch(pooled, stream), means
+
+
 _Run = Callable[[Any], tuple[Array, Array]]
 _OPS: tuple[tuple[str, float, _Run], ...] = (
     ('gemm_nvfp4', _BF16, _gemm), ('gemm_nvfp4 with geglu', 2 * _BF16,
@@ -415,4 +455,5 @@ _OPS: tuple[tuple[str, float, _Run], ...] = (
     ('kv_append and attention_decode', 2 * _BF16, _attention), ('embed and geglu', _BF16, _small),
     ('sample', 1e-12, _tokens), ('draft_heads, draft_context and draft_attention', 2 * _BF16,
                                 _draft_block),
-    ('draft_rows and gated_bf16', _BF16, _draft_rows), ('draft_pick', _SINGLE, _draft_picks))
+    ('draft_rows and gated_bf16', _BF16, _draft_rows), ('draft_pick', _SINGLE, _draft_picks),
+    ('vision_patches and vision_attention', 2 * _BF16, _image))
