@@ -30,7 +30,7 @@ from demo_model.spoken_numbers import (
     quantity,
 )
 from demo_model.tools import Tool
-from demo_model.widening import ADDRESS_SHARE, addressed
+from demo_model.widening import ADDRESS_SHARE, FRAME_SHARE, addressed, framed
 
 
 def question_episode(
@@ -237,6 +237,11 @@ def question_episode(
     )
 
 
+def _in_a_frame(phrase: str, rng: random.Random) -> str:
+    """An address or a frame of open words."""
+    return addressed(phrase, rng, False) if rng.random() < 0.6 else framed(phrase, rng, True)
+
+
 def _two_of_a_kind(tool: Tool) -> bool:
     kinds = [param.kind for param in tool.kind.params if not param.optional] if tool.kind else []
     return len(set(kinds)) < len(kinds)
@@ -284,8 +289,8 @@ def _other_question(
 
 def _framed(text: str, rng: random.Random, held: bool) -> str:
     """A phrase with open words in it: framed, but neither misspelt nor in capitals."""
-    if isinstance(rng, TrainDraws) and rng.random() < ADDRESS_SHARE:
-        return addressed(text, rng, False)
+    if isinstance(rng, TrainDraws) and rng.random() < ADDRESS_SHARE + FRAME_SHARE:
+        return _in_a_frame(text, rng)
     frames = ['{x} if you can', 'go on, {x}'] if held else ['{x}', '{x}', 'please {x}', 'robot, {x}', 'I want you to {x}', 'ok, {x}', '{x} now']
     wrapper = pick(rng, WRAPPERS)
     if not held and rng.random() < 0.5 and not re.search('{ing}|{n}|{clause}', wrapper):
@@ -294,8 +299,8 @@ def _framed(text: str, rng: random.Random, held: bool) -> str:
 
 
 def _incomplete(phrase: str, rng: random.Random, held: bool) -> str:
-    if isinstance(rng, TrainDraws) and rng.random() < ADDRESS_SHARE:
-        return addressed(phrase, rng, False)
+    if isinstance(rng, TrainDraws) and rng.random() < ADDRESS_SHARE + FRAME_SHARE:
+        return _in_a_frame(phrase, rng)
     if not held and rng.random() < 0.4:
         wrapper = pick(rng, WRAPPERS)
         if '{ing}' not in wrapper and '{n}' not in wrapper and '{clause}' not in wrapper:

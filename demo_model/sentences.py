@@ -8,11 +8,11 @@ import random
 import re
 
 from demo_model.commands import Command, dock, drive, say, turn
-from demo_model.filling import fill, source_of
+from demo_model.filling import clause, fill, source_of
 from demo_model.other_commands import other
 from demo_model.phrasing import TrainDraws, pick
 from demo_model.tools import Tool
-from demo_model.widening import ADDRESS_SHARE, addressed
+from demo_model.widening import ADDRESS_SHARE, CLAUSE_SHARE, FRAME_SHARE, addressed, framed
 
 # A phrase that begins so is a question or a sentence of its own, none that 'please' may stand before.
 _WHOLE = re.compile(
@@ -48,8 +48,14 @@ def sentence(command: Command, rng: random.Random, held: bool) -> str:
         if isinstance(rng, TrainDraws) and rng.random() < 0.5:
             return addressed(command.base, rng, False)
         return command.base
-    if isinstance(rng, TrainDraws) and command.base and rng.random() < ADDRESS_SHARE:
-        return addressed(command.base, rng, not command.open_end)
+    if isinstance(rng, TrainDraws) and command.base:
+        draw = rng.random()
+        if draw < ADDRESS_SHARE:
+            return addressed(command.base, rng, not command.open_end)
+        if draw < ADDRESS_SHARE + FRAME_SHARE:
+            return framed(command.base, rng, command.base[-1] not in '!?')
+        if draw > 1 - CLAUSE_SHARE and command.tool.intent in ('drive', 'turn', 'dock'):
+            return f'{command.base}{pick(rng, (" ", " ", ", "))}{fill(clause(rng), rng, {})}'
     wrapper = pick(rng, wrappers)
     while (
         ('{ing}' in wrapper and not command.ing)

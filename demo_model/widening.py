@@ -18,6 +18,8 @@ from demo_model.phrasing import expand, pick, random_name, random_word, read_wor
 FREE_SHARE = 0.45                        # of places and objects
 NOISE_SHARE = 0.07                       # of commands for other tools
 ADDRESS_SHARE = 0.12                     # of sentences
+FRAME_SHARE = 0.08
+CLAUSE_SHARE = 0.08                      # of motions with words behind them that change nothing
 # fmt: off
 _ADJECTIVES = read_words('adjectives.txt')
 _PLACE_HEADS = read_words('places.txt')
@@ -35,6 +37,16 @@ _WHO = ('{name}', '{name}', '{name}', '{name}', 'robot', 'robot', '{w}', '{name}
 _AFTER_WHO = (', ', ', ', ', ', ': ', '! ', ' - ', '... ', '. ', '; ', '\n', '? ', ' ')
 _ENDS = (', {name}', ', {name}!', '. Thanks', '. Thank you, {name}', ' - {name}', '! {name} is here', ', my {w}', ' - thanks', '. That is all', '. I am {name}', '. {name} said so', ', robot {n}', '. Ok?', '. Right now',
          '. {w}!', ', you {w}', '. Good', '. I will wait', ". It is {n} o'clock", ' - {w}', '. It is urgent, {name}', ', will you, {name}', '. Over', '. Please')
+# Frames whose words mean nothing, so that only the phrase in them counts.
+_FRAMES = (
+    'what I {w} is that you {b}', 'what {name} {w} is that you {b}', 'all I {w} is for you to {b}', 'all {w} is that you {b}', 'the {w} is that you {b}', 'the {w} {w} is to {b}', 'my {w} is for you to {b}', 'my {w} {w} is that you {b}', 'it is {w} that you {b}',
+    'it is {w} to {b}', 'it would be {w} of you to {b}', 'I {w} that you {b}', 'I {w} you to {b}', 'I {w} for you to {b}', 'I am {w} to see you {b}', 'I am {w}, so {b}', 'we {w} you to {b}', 'we {w} that you {b}', '{name} {w} you to {b}', '{name} {w} that you {b}',
+    'the {w} {w} you to {b}', 'you are {w} to {b}', 'you {w} to {b}', 'you {w} {w} to {b}', 'would you {w} to {b}?', 'could you {w} and {b}?', 'can you {w} to {b}?', '{w} to {b}', '{w} and {b}', 'be {w} and {b}', 'be a {w} and {b}', 'as a {w}, {b}', 'as the {w} {w}, {b}',
+    'in the {w}, {b}', 'for the {w}, {b}', 'with {w}, {b}', 'by {w}, {b}', 'after the {w}, {b}', 'when the {w} is {w}, {b}', 'if {name} is {w}, {b}', 'now that the {w} is {w}, {b}', 'because of the {w}, {b}', 'since it is {w}, {b}', 'the {w} has {w}, so {b}',
+    'the {w} is {w}, {b}', '{w} {w} {w}: {b}', '{w}: {b}', '{w} {w} - {b}', 'thing number {n}: {b}', 'job {n} is to {b}', 'and {w}, {b}', 'oh {w}, {b}', "I'd {w} if you could {b}", 'I would be {w} if you {b}', 'there is a {w} {w}, {b}', 'no {w} now, {b}',
+    'do you {w} to {b}?', 'can I {w} you to {b}?', 'may I {w} that you {b}?', 'is it {w} to {b}?', 'how {w} would it be to {b}?', 'would it be {w} if you {b}?', 'could it be {w} to {b}?', 'might I {w} you to {b}?', 'will you {w} to {b}?', 'shall we {w} and {b}?',
+    'once {name} is {w}, {b}', 'while {name} is {w}, {b}', 'as soon as the {w} is {w}, {b}', 'as {name} is {w}, {b}', 'first of all, {w}, {b}', 'to the {w}: {b}', 'the {w} says: {b}', '{name} says {b}', 'a {w} for you: {b}', 'for {n} {w}: {b}', 'it is {n}, {b}', '{n} more {w} and {b}',
+)
 _OOPS = ('no', 'no', 'wait', 'sorry', 'stop', 'oops', 'I mean', 'rather', 'actually', 'correction', 'hmm', 'wrong', 'nonsense', 'forget it', 'no wait', 'wait no', 'hold on', 'argh', 'uh', 'scrap that', 'not so',
          'on reflection', 'thinking again', 'let me rephrase', 'let me correct that', 'what I meant was', 'I meant to say', 'I should have said', 'instead', 'my mistake', 'pardon', 'that is wrong', 'that was wrong', 'not that', 'I was mistaken', 'I got it wrong',
          'I misspoke', 'mistake', 'new idea', 'better idea', 'change that', 'cancel this', 'ignore that', 'I take it back', 'it should be', 'please disregard', 'well no', 'ah', 'nah', 'it is the other thing', 'or rather', 'better', 'make it', 'sorry sorry',
@@ -121,6 +133,16 @@ def negation(rng: random.Random) -> str:
     """A template of what shall not be done."""
     end = pick(rng, ('', '', '', '!', '.', ' please', ', please', ' now', ' today', ', ok?', ', thanks', ', {name}'))
     return f'{pick(rng, _NOT)} {{bad}}{end}'
+
+
+def framed(phrase: str, rng: random.Random, more: bool) -> str:
+    """A command in a frame of open words; `more`: it may be a question."""
+    frame = pick(rng, _FRAMES)
+    while frame.endswith('?') and not more:
+        frame = pick(rng, _FRAMES)
+    before, _, after = frame.partition('{b}')
+    front = expand(before, rng, lambda name: _general(name, rng))
+    return front + ' ' * before.endswith(' ') + phrase + after
 
 
 def filled(template: str, slots: dict[str, str]) -> str:
