@@ -24,6 +24,7 @@ from gemma_thor_ros.weights.canonical import to_float
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
 
 _CALL, _CALL_END = 48, 49
+_IN_CALLS = 0.3                          # how much earlier than words calls are drawn
 
 
 @dataclass
@@ -157,7 +158,7 @@ class Teacher:
             if not self._turns:
                 self._turns = torch.randperm(len(self._seen)).tolist()
             seen = self._seen[self._turns.pop()]
-        return seen, draw_anchors(seen.ends, seen.ids.shape[1] // self._spacing)
+        return seen, draw_anchors(seen, seen.ids.shape[1] // self._spacing)
 
     def _new(self) -> Seen | None:
         try:
@@ -175,9 +176,10 @@ class Teacher:
         return seen
 
 
-def draw_anchors(ends: Tensor, count: int) -> Tensor:
-    """(G, L) -> (G, count) different positions, those that may be anchors first."""
-    order = torch.rand(ends.shape, device=ends.device) + (ends > 0)
+def draw_anchors(seen: Seen, count: int) -> Tensor:
+    """(G, count) different positions: those that may be anchors first, the more so in calls."""
+    order = torch.rand(seen.ends.shape, device=seen.ends.device) + _IN_CALLS * seen.in_call
+    order += 2 * (seen.ends > 0)
     return order.topk(count, 1).indices.clamp(min=1)
 
 
