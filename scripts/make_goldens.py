@@ -69,6 +69,14 @@ CASES: dict[str, dict[str, Any]] = {
             'num_global_key_value_heads': 2, 'head_dim': 16, 'global_head_dim': 32,
             'intermediate_size': 64, 'attention_k_eq_v': True, 'sliding_window': 70},
         'prompt': 150, 'decode': 5, 'rows': [0, 63, 64, 69, 70, 71, 127, 128, 149]},
+    # the 31B's: 2 query heads a kv head in sliding layers and 8 in full ones, its head dims
+    'dense_k_eq_v_31b': {
+        'config': {
+            **COMMON, 'vocab_size': 96, 'hidden_size': 48, 'num_hidden_layers': 6,
+            'num_attention_heads': 16, 'num_key_value_heads': 8, 'num_global_key_value_heads': 2,
+            'head_dim': 256, 'global_head_dim': 512, 'intermediate_size': 192,
+            'attention_k_eq_v': True, 'sliding_window': 8},
+        'prompt': 21, 'decode': 4, 'rows': [0, 1, 7, 8, 9, 20]},
     'dense_own_v': {
         'config': {
             **COMMON, 'vocab_size': 96, 'hidden_size': 56, 'num_hidden_layers': 3,

@@ -305,8 +305,10 @@ INPUTS = tuple(name for name in CASES if name.startswith('inputs'))
 # a norm hides a common factor, all but its eps: only the float64 goldens see these
 FAINT = (per_expert_scale_before_renormalising, inputs_without_root_of_hidden,
          inputs_without_root_of_two)
-ALL, MOE = tuple(CASES), tuple(name for name in CASES if 'moe' in name)
-K_EQ_V = tuple(name for name in CASES if 'k_eq_v' in name)
+# the 31B's differs from another one in sizes alone
+ALL = tuple(name for name in CASES if not name.endswith('31b'))
+MOE = tuple(name for name in ALL if 'moe' in name)
+K_EQ_V = tuple(name for name in ALL if 'k_eq_v' in name)
 PLANTS: list[tuple[Callable[[Gemma4], None], tuple[str, ...]]] = [
     (rope_exponent_over_rotary_dims, ALL), (rope_on_leading_dims, ALL),
     (rope_pairs_interleaved, ALL),
