@@ -35,6 +35,8 @@ BACK = {'drive': ('and back', 'now back', 'now the same way back', 'go back the 
 # Distances that are none.
 VAGUE = ('for {n} seconds', 'until I say stop', 'until you reach the {thing}', 'as far as you can', 'a few metres', 'some metres', 'several feet', 'a certain distance', 'for a while', 'a number of metres', 'some distance', 'to the {thing}',
          'toward the {thing}', 'until the {thing}', 'a few centimetres', 'many metres', 'far', 'very far', 'as long as possible', 'a couple of times', 'some more', 'for a minute', 'until {name} comes', 'please', 'now', 'at {n} percent speed')
+VAGUE_TURN = ('a few degrees', 'some degrees', 'several degrees', 'a number of degrees', 'by a certain angle', 'by some angle', 'until I say stop', 'until you face the {thing}', 'until you look at {name}', 'until the {thing}', 'for {n} seconds', 'for a while',
+              'as far as you can', 'as much as needed', 'some more', 'far enough', 'until {name} waves', 'by a couple of times', 'many degrees', 'until the {thing} is behind you', 'toward the {thing}', 'to the {thing}', 'now', 'please')
 # {bad} must not be called, {good} must.
 CORRECTIONS = ("don't {bad}, {good}", 'do not {bad}, instead {good}', '{bad}, no wait, {good}', '{bad}... sorry, {good}', "{good}, don't {bad}", 'never {bad}. {good}', '{bad} - no, {good}', '{bad}? no, {good}', 'rather {good}',
                'instead of that, {good}', '{bad}, I mean {good}', '{bad}, correction: {good}', "please don't {bad}; {good}", 'actually {good}', 'no, {good}', 'wrong, {good}', 'not that. {good}', '{bad}. no! {good}',

@@ -8,7 +8,7 @@ import random
 import re
 
 from demo_model.commands import Command, motion_command
-from demo_model.dialogue_phrases import VAGUE
+from demo_model.dialogue_phrases import VAGUE, VAGUE_TURN
 from demo_model.episode import Episode
 from demo_model.filling import fill
 from demo_model.motion_phrases import (
@@ -126,7 +126,8 @@ def question_episode(
         )
         draw = rng.random()
         if draw < 0.15 and not held:
-            user = _incomplete(verb, rng, held)
+            vague = ' ' + fill(pick(rng, VAGUE_TURN), rng, {}) if rng.random() < 0.3 else ''
+            user = _incomplete(verb + vague, rng, held)
             reply, amount_text = (
                 'How far should I turn, and in which direction?',
                 f'{amount.text} {words}',
@@ -135,6 +136,8 @@ def question_episode(
             user = _incomplete(f'{verb} {pick(rng, ["by ", "", ""])}{amount.text}', rng, held)
             reply, amount_text = 'Should I turn left or right?', words
         else:
+            if isinstance(rng, TrainDraws) and rng.random() < 0.25:
+                words += ' ' + fill(pick(rng, VAGUE_TURN), rng, {})
             user = (
                 _incomplete(f'{verb} {words}', rng, held)
                 if rng.random() < 0.9
