@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gemma_thor_ros.cli.set_option import read_settings
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.demo.evaluation.cases import LIMITS, Case, load_cases
 from gemma_thor_ros.demo.evaluation.judge import (
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     begin = time.monotonic()
     cases = {name: found[:options.count] for name, found in load_cases().items()}
     chosen = {name: cases[name] for name in names if name in cases}
-    settings = _settings(options.set)
+    settings = read_settings(options.set)
     evaluation = Evaluation()
     evaluation.rows, evaluation.wrong = measure(options.model, chosen, settings)
     if 'constrained' in names:
@@ -161,13 +162,6 @@ def _answers(runtime: Runtime, cases: list[Case]) -> Iterator[ChatResult]:
             sampling={'temperature': 0.0, 'max_tokens': MAX_TOKENS})))
     for stream in waiting:
         yield stream.result(ANSWER_TIMEOUT_S)
-
-
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    for pair in pairs:
-        if '=' not in pair:
-            raise ConfigError(f'--set {pair!r} is not of the form NAME=VALUE')
-    return dict(pair.split('=', 1) for pair in pairs)
 
 
 def _wrong(case: Case, answer: ChatResult) -> dict[str, Any]:

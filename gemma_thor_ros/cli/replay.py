@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from gemma_thor_ros.audit import read_records, sampling_of
+from gemma_thor_ros.cli.set_option import read_settings
 from gemma_thor_ros.config import EngineConfig, check
 from gemma_thor_ros.load import Runtime
 from gemma_thor_ros.schema import ChatRequest, ConfigError, Request, RequestError, TokenEvent
@@ -131,11 +131,7 @@ def _config(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> E
     kv_dtypes = {record.get('kv_dtype', '') for record in records}
     if len(kv_dtypes) == 1 and kv_dtypes <= {'float32', 'bf16', 'fp8'}:
         settings['engine.kv_dtype'] = kv_dtypes.pop()
-    for item in options.set:
-        name, equals, value = item.partition('=')
-        if not equals:
-            raise ConfigError(f'--set {item}: expected NAME=VALUE')
-        settings[name] = check(name, yaml.safe_load(value) if value else '')
+    settings.update(read_settings(options.set))
     return EngineConfig.from_mapping(settings)
 
 

@@ -15,11 +15,11 @@ import uuid
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from gemma_thor_ros.cli.set_option import read_settings
 from gemma_thor_ros.config import check
 from gemma_thor_ros.schema import ConfigError
 
@@ -245,16 +245,7 @@ def _motion(before: Any, after: Any) -> str:
 
 def _settings(options: argparse.Namespace, reservations: Reservations) -> dict[str, Any]:
     """Return the node's settings from the command line."""
-    settings: dict[str, Any] = {}
-    for item in options.set:
-        name, equals, value = item.partition('=')
-        if not equals:
-            raise ConfigError(f'--set {item}: expected NAME=VALUE')
-        try:
-            settings[name] = check(name, yaml.safe_load(value) if value else '')
-        except yaml.YAMLError as error:
-            reason = str(error).replace('\n', ' ')
-            raise ConfigError(f'--set {item}: the value is no YAML: {reason}') from error
+    settings = read_settings(options.set)
     if options.http_port is not None:
         settings['http.port'] = check('http.port', options.http_port)
     elif 'http.port' not in settings:

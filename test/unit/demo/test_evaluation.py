@@ -126,6 +126,20 @@ def test_wrong_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'the rows are plain, motion' in capsys.readouterr().err
     assert main(['eval-demo', '--count', '0']) == 2
     assert main(['eval-demo', '--set', 'x']) == 2
+    assert main(['eval-demo', '--set', 'speculation.num_drafts=many']) == 2
+    assert 'speculation.num_drafts' in capsys.readouterr().err
+
+
+def test_settings_are_numbers_where_they_are_meant_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def measured(model: str, cases: Any, settings: dict[str, Any]) -> Any:
+        seen.append(settings)
+        return {name: RowResult(1, 1) for name in cases}, []
+
+    monkeypatch.setattr(eval_demo, 'measure', measured)
+    main(['eval-demo', '--rows', 'motion', '--set', 'speculation.num_drafts=7'])
+    assert seen == [{'speculation.num_drafts': 7}]
 
 
 def test_acceptance_is_per_round() -> None:

@@ -1,0 +1,31 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""What --set NAME=VALUE means, for every verb that has it.
+
+Values are YAML, as in a file of ROS parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from gemma_thor_ros.config import check
+from gemma_thor_ros.schema import ConfigError
+
+
+def read_settings(items: Iterable[str]) -> dict[str, Any]:
+    """Setting -> checked value. Raises ConfigError for a form, a name or a value that can't be."""
+    settings: dict[str, Any] = {}
+    for item in items:
+        name, equals, value = item.partition('=')
+        if not equals:
+            raise ConfigError(f'--set {item}: expected NAME=VALUE')
+        try:
+            settings[name] = check(name, yaml.safe_load(value) if value else '')
+        except yaml.YAMLError as error:
+            reason = str(error).replace('\n', ' ')
+            raise ConfigError(f'--set {item}: the value is no YAML: {reason}') from error
+    return settings
