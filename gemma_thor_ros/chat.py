@@ -96,7 +96,12 @@ class Chat:
     """Chat on one engine; safe to use from any thread."""
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, info: ModelInfo, config: EngineConfig
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        info: ModelInfo,
+        config: EngineConfig,
+        grammars: Grammars | None = None,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -108,7 +113,7 @@ class Chat:
         )
         self._images = ImageReader(config, info.vision)
         self._thought_marks = ThoughtMarks(tokenizer)
-        self._guides = Guides(Grammars(tokenizer, info.stop_ids), config)
+        self._guides = Guides(grammars or Grammars(tokenizer, info.stop_ids), config)
         self._longest_piece = max(len(piece) for piece in tokenizer.pieces if piece)
         self._timer = TimeLimits()
         self._listeners: list[Callable[[ChatRequest, ChatResult], None]] = []

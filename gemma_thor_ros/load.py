@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -30,6 +31,7 @@ from gemma_thor_ros.load_device import choose_device, load_cuda, load_drafter, w
 from gemma_thor_ros.load_drafter import DrafterChoice, FoundDrafter, find_drafter
 from gemma_thor_ros.load_identity import kv_identity
 from gemma_thor_ros.load_memory import Pages, choose_kv_dtype, kv_bytes, plan_memory
+from gemma_thor_ros.load_text import read_text, read_tokenizer
 from gemma_thor_ros.load_vision import find_vision
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_step import CudaGemma4
@@ -151,10 +153,17 @@ class Runtime:
 
     def _load(self, plan: _Plan) -> None:
         started = time.monotonic()
+        side = ThreadPoolExecutor(1, 'gemma_thor_text')
         try:
-            self._report(0.0, 'reading the tokenizer')
-            tokenizer = plan.read_tokenizer()
-            model, engine_limits = plan.build(self._report)
+            # a vocabulary of 262,144 takes seconds, which the weights take as well
+            text = side.submit(read_text, plan.read_tokenizer, plan.info.stop_ids)
+
+            def report(progress: float, stage: str) -> None:
+                self._report(progress, stage)
+                if text.done():
+                    text.result()  # a file that is wrong ends the load at once
+
+            model, engine_limits = plan.build(report)
             self._report(0.95, 'starting the engine')
             engine = Engine(model, **engine_limits)
             if isinstance(model, CudaGemma4):
@@ -165,7 +174,9 @@ class Runtime:
             self._engine = engine
             if plan.warm_up:
                 _warm_up(engine)
-            self.chat = Chat(engine, tokenizer, plan.info, self._config)
+            self._report(0.98, 'reading the tokenizer')
+            tokenizer, grammars = text.result()
+            self.chat = Chat(engine, tokenizer, plan.info, self._config, grammars)
         except _Aborted:
             return
         except (ConfigError, MemoryError, OSError) as error:
@@ -176,6 +187,8 @@ class Runtime:
         else:
             _log.info('%s is ready after %.1f s', plan.info.name, time.monotonic() - started)
             self._set(State.READY, 1.0, 'ready')
+        finally:
+            side.shutdown(wait=False)
 
     def _report(self, progress: float, stage: str) -> None:
         if self._abort.is_set():
@@ -324,17 +337,6 @@ def _plan(config: EngineConfig) -> _Plan:
         return model, limits
 
     return _Plan(info, lambda: read_tokenizer(folder, model_config.vocab_size), build)
-
-
-def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
-    """Read a checkpoint's tokenizer; ConfigError when it has more tokens than the model."""
-    tokenizer = Tokenizer.from_folder(folder)
-    if tokenizer.vocab_size > vocab_size:
-        raise ConfigError(
-            f'{folder / "tokenizer.json"} has {tokenizer.vocab_size:,} tokens, config.json says '
-            f'vocab_size {vocab_size:,}'
-        )
-    return tokenizer
 
 
 def _plan_scripted(config: EngineConfig) -> _Plan:

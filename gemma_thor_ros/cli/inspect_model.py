@@ -19,7 +19,7 @@ from rich.table import Table
 
 from gemma_thor_ros.cli.inspect_drafter import inspect_drafter, print_drafter
 from gemma_thor_ros.cli.progress import in_words
-from gemma_thor_ros.load import read_tokenizer
+from gemma_thor_ros.load_text import read_tokenizer
 from gemma_thor_ros.load_vision import find_vision
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.schema import ConfigError

@@ -1,0 +1,36 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary of a checkpoint and its grammars: load.py's hand for what is no weight.
+
+Knows no settings and no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gemma_thor_ros.schema import ConfigError
+from gemma_thor_ros.text.grammar import Grammars
+from gemma_thor_ros.text.tokenizer import Tokenizer
+
+
+def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
+    """Read a checkpoint's tokenizer; ConfigError when it has more tokens than the model."""
+    tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.vocab_size > vocab_size:
+        raise ConfigError(
+            f'{folder / "tokenizer.json"} has {tokenizer.vocab_size:,} tokens, config.json says '
+            f'vocab_size {vocab_size:,}'
+        )
+    return tokenizer
+
+
+def read_text(
+    read: Callable[[], Tokenizer], stop_ids: Sequence[int]
+) -> tuple[Tokenizer, Grammars]:
+    """Read a tokenizer and build its grammars: seconds for 262,144 tokens, most of them in
+    libraries that hold the interpreter's lock.
+    """
+    tokenizer = read()
+    return tokenizer, Grammars(tokenizer, stop_ids)
