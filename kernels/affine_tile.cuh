@@ -29,55 +29,34 @@ struct AffineTile {
     u32 scales[2 * TILE_GROUPS];
 };
 
-__device__ __forceinline__ uint2 load_weights(const uint2* p, u64 policy) {
-    uint2 v;
-    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-                 : "=r"(v.x), "=r"(v.y) : "l"(p), "l"(policy));
-    return v;
+// From shared memory.
+__device__ __forceinline__ void read_words(u32 (&to)[1], const u8* from, int lane) {
+    to[0] = ((const u32*)from)[lane];
 }
 
-__device__ __forceinline__ void load_words(u32 (&to)[1], const u32* from, u64 policy) {
-    to[0] = load_weights(from, policy);
-}
-
-__device__ __forceinline__ void load_words(u32 (&to)[2], const u32* from, u64 policy) {
-    const uint2 v = load_weights((const uint2*)from, policy);
+__device__ __forceinline__ void read_words(u32 (&to)[2], const u8* from, int lane) {
+    const uint2 v = ((const uint2*)from)[lane];
     to[0] = v.x, to[1] = v.y;
 }
 
-__device__ __forceinline__ void load_words(u32 (&to)[4], const u32* from, u64 policy) {
-    const uint4 v = load_weights((const uint4*)from, policy);
+__device__ __forceinline__ void read_words(u32 (&to)[4], const u8* from, int lane) {
+    const uint4 v = ((const uint4*)from)[lane];
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
-__device__ __forceinline__ void load_words(u32 (&to)[8], const u32* from, u64 policy) {
-    const uint4 v = load_weights((const uint4*)from, policy);
-    const uint4 w = load_weights((const uint4*)from + WARP, policy);
+__device__ __forceinline__ void read_words(u32 (&to)[8], const u8* from, int lane) {
+    const uint4 v = ((const uint4*)from)[lane], w = ((const uint4*)from)[WARP + lane];
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
     to[4] = w.x, to[5] = w.y, to[6] = w.z, to[7] = w.w;
 }
 
-// Where a lane's parts of a tile are.
-struct AffineSource {
-    const u32 *low, *high, *scales;
-};
-
-__device__ __forceinline__ AffineSource affine_source(const u32* __restrict__ words,
-                                                      const u32* __restrict__ scales, u64 tile,
-                                                      u64 scale_tile, int lane) {
-    const u32* from = words + tile * TILE_WORDS;
-    return {from + lane * (LOW_BITS < 4 ? LOW_BITS : 4), from + WARP * LOW_BITS + lane * HIGH_BITS,
-            scales + scale_tile * TILE_SCALES + (lane >> 2) * 2 * TILE_GROUPS};
-}
-
-// tiles, scale_tiles: how far on.
-__device__ __forceinline__ void load_affine(AffineTile& w, const AffineSource& from, int tiles,
-                                            int scale_tiles, u64 policy) {
-    load_words(w.low, from.low + tiles * TILE_WORDS, policy);
+__device__ __forceinline__ void read_affine(AffineTile& w, const u8* words, const u8* scales,
+                                            int lane) {
+    read_words(w.low, words, lane);
 #if HIGH_BITS
-    load_words(w.high, from.high + tiles * TILE_WORDS, policy);
+    read_words(w.high, words + WARP * LOW_BITS * 4, lane);
 #endif
-    load_words(w.scales, from.scales + scale_tiles * TILE_SCALES, policy);
+    read_words(w.scales, scales, lane >> 2);
 }
 
 // a * factor [+ b] for two bf16 in a word, exact here; factor: 2^e. Subnormals count, as in

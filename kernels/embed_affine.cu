@@ -8,8 +8,9 @@
 // words, scales  of (V, H): affine_tile.cuh
 // scale: sqrt(H) rounded to bf16
 //
-// Bytes moved: T H (BITS / 8 + 4 / GROUP + 4), in sectors of 32. Bound by the latency of one gather.
-// One block per row, 8 numbers per thread. w = scale q + bias is rounded to f32 once, as the twin's.
+// Bytes moved: T H (BITS / 8 + 4 / GROUP + 4), in sectors of 32. Bound by the latency of a gather.
+// One block per row, 8 numbers per thread. w = scale q + bias is rounded to f32 once, as in the
+// twin.
 //
 // PRECOND: H a multiple of GROUP and at most 8,192; hidden 16-byte aligned; ids below V.
 // Constants: BITS, GROUP, H.

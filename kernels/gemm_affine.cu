@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemm_affine: out = x W^T, W in MLX affine codes, fragment order: W = scale q + bias by groups.
-//              with FORM 1: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
-//              with FORM 2: out = cap * tanh(x W^T / cap) in f32, the head
+//   with FORM 1: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
+//   with FORM 2: out = cap * tanh(x W^T / cap) in f32, the head
 //
 // out        (T, stride) bf16, FORM 2 f32: N columns of it (FORM 1: I) from its first on
 // x          (T, M) bf16
@@ -17,17 +17,20 @@
 // One block does ROW_TILES row tiles for 16 activation rows: K_WARPS warps share the columns,
 // WARP_TILES tiles each, and their totals are added in the order of the warps. That cut depends on
 // M alone, and the number of rows changes neither a row's operands nor their order, so a row has
-// the same bits alone and among others. The first PREFETCH tiles of each warp are requested before
-// the wait for the kernel that wrote x. PROMPT: blocks of one row tile follow one another, so that
-// many rows find its weights in the L2; nothing else changes.
+// the same bits alone and among others. Weights come through a ring in shared memory that each warp
+// has for itself, by asynchronous copies, the first ones before the wait for the kernel that wrote
+// x: in registers they would not stay ahead, since the assembler gives all loads of a loop one
+// counter. PROMPT: blocks of one row tile follow one another, so that many rows find its weights in
+// the L2; nothing else changes.
 //
 // PRECOND: M a multiple of GROUP, x 16-byte aligned, K_WARPS * WARP_TILES >= COLUMN_TILES.
-// PRECOND: PREFETCH a multiple of ACTIVATIONS, or all tiles of a warp.
-// Constants: BITS, GROUP, COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, PREFETCH, ROW_TILES,
-// BLOCKS (of 8 activation rows: 1 or 2), FORM, PROMPT, MIN_BLOCKS (resident on one multiprocessor),
-// ACTIVATIONS (tiles of them in flight).
+// PRECOND: dynamic shared memory for the rings, and after them for the totals: shared_bytes.
+// Constants: BITS, GROUP, COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGES (of a ring, at
+// least 2), STAGE_TILES (of each row tile), ROW_TILES, BLOCKS (of 8 activation rows: 1 or 2), FORM,
+// PROMPT, MIN_BLOCKS (resident on one multiprocessor).
 
 #include "affine_tile.cuh"
+#include "prefill_tile.cuh"
 
 #define ONES 0x3F803F80u
 #define SCALE_TILES ((COLUMN_TILES + TILES_PER_SCALE - 1) / TILES_PER_SCALE)
@@ -37,23 +40,52 @@
 #define OUTPUT u16
 #endif
 
-__device__ __forceinline__ bool in_matrix(int column_tile) {
-    return K_WARPS * WARP_TILES == COLUMN_TILES || column_tile < COLUMN_TILES;
-}
+#define WHOLE (WARP_TILES % STAGE_TILES == 0 && K_WARPS * WARP_TILES == COLUMN_TILES)
+#define VECTORS (TILE_WORDS / 4)
+#define SCALE_VECTORS (TILE_SCALES / 4)
+// Of a row tile in a stage: its tiles, then their scales.
+#define ROW_BYTES (STAGE_TILES * (VECTORS + SCALE_VECTORS) * 16)
+#define STAGE_BYTES (ROW_TILES * ROW_BYTES)
 
-// Of tile `tile` of this warp, `on` tiles after those that `from` points at.
-__device__ __forceinline__ void load_row_tiles(AffineTile (&w)[ROW_TILES],
-                                               const AffineSource& from, int row_tile,
-                                               int num_row_tiles, int first_tile, int tile, int on,
-                                               u64 policy) {
+// Where this lane's part of the next stage of the first row tile is, and of its scales (with groups
+// of 128: of the first stage).
+struct AffineSource {
+    const uint4 *words, *scales;
+};
+
+// Requests the stage that begins with tile `tile` of this warp, of all its row tiles, by all lanes,
+// and steps on to the next.
+__device__ __forceinline__ void request_stage(u8* stage, AffineSource& from, int row_tile,
+                                              int num_row_tiles, int first_tile, int tile,
+                                              int num_tiles, int lane) {
+    const int tiles = WHOLE ? STAGE_TILES : min(STAGE_TILES, num_tiles - tile);
 #pragma unroll
     for (int r = 0; r < ROW_TILES; ++r) {
-        if (!in_matrix(first_tile + tile) || (ROW_TILES > 1 && row_tile + r >= num_row_tiles))
-            continue;
-        // a group of 128 columns: from the first tile of the warp, which may be its second half
-        const int scales = TILES_PER_SCALE == 1 ? on : (first_tile + tile) / 2 - first_tile / 2;
-        load_affine(w[r], from, r * COLUMN_TILES + on, r * SCALE_TILES + scales, policy);
+        if (ROW_TILES > 1 && row_tile + r >= num_row_tiles) continue;
+        u8* to = stage + r * ROW_BYTES + lane * 16;
+        const uint4* words = from.words + r * COLUMN_TILES * VECTORS;
+#pragma unroll
+        for (int i = 0; i < (STAGE_TILES * VECTORS + WARP - 1) / WARP; ++i)
+            if ((WHOLE && (i + 1) * WARP <= STAGE_TILES * VECTORS)
+                || i * WARP + lane < tiles * VECTORS)
+                copy_async(to + i * WARP * 16, words + i * WARP, true);
+        to += STAGE_TILES * VECTORS * 16;
+#if TILES_PER_SCALE == 1
+        if (lane < tiles * SCALE_VECTORS)
+            copy_async(to, from.scales + r * SCALE_TILES * SCALE_VECTORS, true);
+#else
+        // a tile may be the second half of a group
+#pragma unroll
+        for (int i = 0; i < STAGE_TILES; ++i) {
+            const int scales = (first_tile + tile + i) / 2 - first_tile / 2;
+            if (i < tiles && lane < SCALE_VECTORS)
+                copy_async(to + i * SCALE_VECTORS * 16,
+                           from.scales + (r * SCALE_TILES + scales) * SCALE_VECTORS, true);
+        }
+#endif
     }
+    from.words += STAGE_TILES * VECTORS;
+    if (TILES_PER_SCALE == 1) from.scales += STAGE_TILES * SCALE_VECTORS;
 }
 
 // A lane's part of the activations' tile `column_tile`, `on` tiles after those of `rows`.
@@ -128,23 +160,31 @@ __device__ __forceinline__ void multiply_tile(Totals (&total)[ROW_TILES],
     }
 }
 
+typedef float Partial[K_WARPS][BLOCKS][PARTIAL_SIZE];
+
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
 gemm_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ words,
             const u32* __restrict__ scales, int num_tokens, int num_row_tiles, int num_outputs,
             int stride, float cap) {
-    __shared__ float partial[ROW_TILES][K_WARPS][BLOCKS][PARTIAL_SIZE];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-    int row_tile = (PROMPT ? blockIdx.y : blockIdx.x) * ROW_TILES;
-    int first_token = (PROMPT ? blockIdx.x : blockIdx.y) * 16, first_tile = warp * WARP_TILES;
+    extern __shared__ __align__(16) u8 rings[];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    const int row_tile = (PROMPT ? blockIdx.y : blockIdx.x) * ROW_TILES;
+    const int first_token = (PROMPT ? blockIdx.x : blockIdx.y) * 16;
+    const int first_tile = warp * WARP_TILES, num_tiles = min(WARP_TILES,
+                                                              COLUMN_TILES - first_tile);
+    u8* ring = rings + warp * STAGES * STAGE_BYTES;
+    AffineSource from = {
+        (const uint4*)words + ((u64)row_tile * COLUMN_TILES + first_tile) * VECTORS + lane,
+        (const uint4*)scales + ((u64)row_tile * SCALE_TILES + first_tile / TILES_PER_SCALE)
+            * SCALE_VECTORS + lane};
     allow_next_kernel();
-    u64 policy = streaming_policy();
-    AffineSource from = affine_source(
-        words, scales, (u64)row_tile * COLUMN_TILES + first_tile,
-        (u64)row_tile * SCALE_TILES + first_tile / TILES_PER_SCALE, lane);
-    AffineTile w[PREFETCH][ROW_TILES];
 #pragma unroll
-    for (int i = 0; i < PREFETCH; ++i)
-        load_row_tiles(w[i], from, row_tile, num_row_tiles, first_tile, i, i, policy);
+    for (int i = 0; i < STAGES - 1; ++i) {
+        if (i * STAGE_TILES < num_tiles)
+            request_stage(ring + i * STAGE_BYTES, from, row_tile, num_row_tiles, first_tile,
+                          i * STAGE_TILES, num_tiles, lane);
+        commit_copies();
+    }
     wait_for_previous_kernel();
 
     const u16* rows[BLOCKS];
@@ -153,33 +193,40 @@ gemm_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
         int token = min(first_token + 8 * m + g, num_tokens - 1);    // no result of a second one
         rows[m] = x + (u64)token * COLUMNS + first_tile * TILE_COLUMNS + 8 * t;
     }
-    ActivationTile activations[ACTIVATIONS][BLOCKS];
-#pragma unroll
-    for (int i = 0; i < ACTIVATIONS; ++i)
-        if (i < WARP_TILES && in_matrix(first_tile + i))
-            load_part(activations[i], rows, t, first_tile + i, i);
+    ActivationTile activations[BLOCKS];
+    if (num_tiles > 0) load_part(activations, rows, t, first_tile, 0);
     Totals total[ROW_TILES] = {};
-#pragma unroll 1                         // more takes registers that blocks need to be resident
-    for (int base = 0; base < WARP_TILES; base += PREFETCH) {
+    u32 stage = 0, free = (STAGES - 1) * STAGE_BYTES;
+#pragma unroll 1
+    for (int tile = 0; tile < num_tiles; tile += STAGE_TILES) {
+        wait_for_copies<STAGES - 2>();
+        __syncwarp();                    // all lanes' copies, and all have read the free stage
+        const int ahead = tile + (STAGES - 1) * STAGE_TILES;
+        if (ahead < num_tiles)
+            request_stage(ring + free, from, row_tile, num_row_tiles, first_tile, ahead, num_tiles,
+                          lane);
+        commit_copies();
 #pragma unroll
-        for (int i = 0; i < PREFETCH; ++i) {
-            int tile = base + i, ahead = tile + ACTIVATIONS;
-            if (tile >= WARP_TILES) continue;
-            if (in_matrix(first_tile + tile))
-                multiply_tile(total, w[i], activations[i % ACTIVATIONS], row_tile, num_row_tiles);
-            if (ahead < WARP_TILES && in_matrix(first_tile + ahead))
-                load_part(activations[i % ACTIVATIONS], rows, t, first_tile + ahead,
-                          i + ACTIVATIONS);
-            if (tile + PREFETCH < WARP_TILES)
-                load_row_tiles(w[i], from, row_tile, num_row_tiles, first_tile, tile + PREFETCH,
-                               i + PREFETCH, policy);
+        for (int i = 0; i < STAGE_TILES; ++i) {
+            if (!WHOLE && tile + i >= num_tiles) continue;
+            AffineTile w[ROW_TILES];
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; ++r)
+                if (ROW_TILES == 1 || row_tile + r < num_row_tiles)
+                    read_affine(w[r], ring + stage + r * ROW_BYTES + i * VECTORS * 16,
+                                ring + stage + r * ROW_BYTES
+                                    + (STAGE_TILES * VECTORS + i * SCALE_VECTORS) * 16, lane);
+            multiply_tile(total, w, activations, row_tile, num_row_tiles);
+            if (tile + i + 1 < num_tiles)
+                load_part(activations, rows, t, first_tile + tile + i + 1, i + 1);
         }
-        from.low += PREFETCH * TILE_WORDS;
-        from.high += PREFETCH * TILE_WORDS;
-        if (TILES_PER_SCALE == 1) from.scales += PREFETCH * TILE_SCALES;
 #pragma unroll
-        for (int m = 0; m < BLOCKS; ++m) rows[m] += PREFETCH * TILE_COLUMNS;
+        for (int m = 0; m < BLOCKS; ++m) rows[m] += STAGE_TILES * TILE_COLUMNS;
+        free = stage;
+        stage = stage == (STAGES - 1) * STAGE_BYTES ? 0 : stage + STAGE_BYTES;
     }
+    __syncthreads();                     // the rings are read
+    Partial* partial = (Partial*)rings;
 #pragma unroll
     for (int r = 0; r < ROW_TILES; ++r)
 #pragma unroll

@@ -24,9 +24,9 @@ from gemma_thor_ros.ops.shapes import check
 
 Form = Literal['plain', 'geglu', 'head']
 _FORMS: tuple[Form, ...] = ('plain', 'geglu', 'head')
-# Blocks of 8 rows -> words of codes and scales in flight of a lane, about, and tiles at most:
-# where nothing spills.
-_IN_FLIGHT = {1: (20, 3), 2: (40, 4)}
+_TOTALS_BYTES = 528                      # of a row tile, 8 rows and a warp
+_RING_BYTES = 6200                       # of a warp, at most: 16 of them fit into 99 KB
+_STAGES = 5
 
 
 def gemm_affine(out: Any, x: Any, weight: AffineFragments | AffineStack, stream: Any, *,
@@ -62,7 +62,7 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
     grid = (-(-tiles // constants['ROW_TILES']), -(-num_tokens // ROWS_PER_LAUNCH_TILE))
     device.launch(kernel, grid[::-1] if prompt else grid, constants['K_WARPS'] * 32,
                   (out, x, weight.words, weight.scales, num_tokens, tiles, weight.num_outputs,
-                   stride, float(cap)), stream)
+                   stride, float(cap)), stream, shared_bytes(constants))
 
 
 def spec(columns: int, num_tokens: int, bits: int, group_size: int, form: Form = 'plain',
@@ -71,24 +71,30 @@ def spec(columns: int, num_tokens: int, bits: int, group_size: int, form: Form =
     warps, tiles = cut(columns)
     blocks = 2 if prompt else blocks_of(num_tokens)
     rows = 2 if blocks == 2 else 1       # activations and their sums are shared by row tiles
-    words = rows * (bits + (8 if group_size == 32 else 2))     # groups of 32: more sums too
-    in_flight, most = _IN_FLIGHT[blocks]
+    each = rows * _tile_bytes(bits, group_size)
+    # what a stage costs beside its tiles is shared by them
+    stage_tiles = next((count for count in (3, 4, 2) if blocks == 1 and tiles % count == 0
+                        and 2 * count * each <= _RING_BYTES), 1)
     constants = {
         'BITS': bits, 'GROUP': group_size, 'COLUMNS': columns,
         'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps, 'WARP_TILES': tiles,
-        'PREFETCH': _prefetch(tiles, min(most, max(1, in_flight // words))),
-        'ACTIVATIONS': 1, 'ROW_TILES': rows,
-        'BLOCKS': blocks, 'FORM': _FORMS.index(form), 'PROMPT': int(prompt),
-        'MIN_BLOCKS': 2 if blocks == 1 else 1, **override}
+        'ROW_TILES': rows, 'BLOCKS': blocks, 'FORM': _FORMS.index(form), 'PROMPT': int(prompt),
+        'MIN_BLOCKS': 2 if blocks == 1 else 1, 'STAGE_TILES': stage_tiles,
+        'STAGES': max(2, min(_STAGES, _RING_BYTES // (stage_tiles * each))), **override}
     return KernelSpec.of('gemm_affine', **constants)
 
 
-def _prefetch(tiles: int, most: int) -> int:
-    """Tiles in flight of a warp: a loop that comes out even needs fewer registers."""
-    if tiles <= most:
-        return tiles
-    even = [count for count in range(most, most // 2, -1) if tiles % count == 0]
-    return even[0] if even else most
+def shared_bytes(constants: dict[str, int]) -> int:
+    """Dynamic shared memory of a block: a ring for each warp, and after them the totals."""
+    tiles = constants['STAGES'] * constants['STAGE_TILES']
+    ring = tiles * _tile_bytes(constants['BITS'], constants['GROUP'])
+    return constants['K_WARPS'] * constants['ROW_TILES'] * max(
+        ring, constants['BLOCKS'] * _TOTALS_BYTES)
+
+
+def _tile_bytes(bits: int, group_size: int) -> int:
+    """With its scales."""
+    return 128 * bits + (128 if group_size == 32 else 64)
 
 
 def bytes_moved(num_tokens: int, num_outputs: int, columns: int, bits: int, group_size: int,
