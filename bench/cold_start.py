@@ -3,7 +3,7 @@
 """From the start of a process to its first token: where the time goes, and what it compiles.
 
     python bench/cold_start.py --out FOLDER [--commit HASH] [--folder CHECKPOINT]
-                               [--preset 26b-a4b] [--runs 3]
+                               [--preset 26b-a4b] [--layers N] [--runs 3]
 
 Without --folder a checkpoint of random weights is written first (gemma-thor synth), with a
 vocabulary of the model's size made from the demo model's. Each run is a process of its own that
@@ -59,7 +59,7 @@ def wide_tokenizer(source: Path, vocab_size: int) -> dict[str, Any]:
     return content
 
 
-def write_checkpoint(folder: Path, preset: str) -> None:
+def write_checkpoint(folder: Path, preset: str, num_layers: int | None) -> None:
     """Random weights in NVFP4, the text part alone, and a vocabulary of that size."""
     from gemma_thor_ros.load import DEMO_FOLDER
     from gemma_thor_ros.weights.checkpoint import open_checkpoint
@@ -68,7 +68,7 @@ def write_checkpoint(folder: Path, preset: str) -> None:
 
     write_synthetic(folder, preset, 'compressed-tensors', 0, text_only=True,
                     max_shard_bytes=DEFAULT_SHARD_BYTES, force=True,
-                    num_threads=os.cpu_count() or 1, progress=lambda *_: None)
+                    num_threads=os.cpu_count() or 1, num_layers=num_layers)
     config = open_checkpoint(folder).config
     size = config.get('text_config', config)['vocab_size']
     content = wide_tokenizer(DEMO_FOLDER / 'tokenizer.json', size)
@@ -159,7 +159,8 @@ def report(runs: list[dict[str, Any]], options: argparse.Namespace) -> int:
     for state, some in (('empty', runs[:1]), ('warm', runs[1:])):
         if not some:
             continue
-        context = {'model': model, 'device': options.device, 'kernel_cache': state}
+        context = {'model': model, 'device': options.device, 'kernel_cache': state,
+                   'layers': options.layers or 'all'}
         weights = [span(run['marks'], *STAGES[:2]) for run in some]
         whole = [run['marks']['first token'] for run in some]
         for metric, values, unit in (
@@ -188,6 +189,7 @@ def main() -> int:
     parser.add_argument('--out', type=Path, default=Path('.'), help='folder for the receipt')
     parser.add_argument('--folder', type=Path, help='a checkpoint (default: one is written)')
     parser.add_argument('--preset', default='26b-a4b', help='of it (default: %(default)s)')
+    parser.add_argument('--layers', type=int, help='of it, the first ones alone')
     parser.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='cuda')
     parser.add_argument('--runs', type=int, default=3, help='default: %(default)s')
     parser.add_argument('--commit', default='unknown')
@@ -201,7 +203,7 @@ def main() -> int:
         folder, begun = options.folder, time.monotonic()
         if folder is None:
             folder = Path(made) / options.preset
-            write_checkpoint(folder, options.preset)
+            write_checkpoint(folder, options.preset, options.layers)
             print(f'the checkpoint is written after {time.monotonic() - begun:.1f} s', flush=True)
         runs = [start(folder, options.device, Path(made) / 'cache') for _ in range(options.runs)]
     return report(runs, options)

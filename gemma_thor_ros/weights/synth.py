@@ -88,14 +88,23 @@ class Plan:
         return specs
 
 
-def make_plan(preset: str, checkpoint_format: str, text_only: bool = False) -> Plan:
+def make_plan(preset: str, checkpoint_format: str, text_only: bool = False,
+              num_layers: int | None = None) -> Plan:
     """The tensors of one of ALL_PRESETS in one of FORMATS; ConfigError for a quantised drafter.
 
     compressed-tensors quantises attention too, ModelOpt leaves it bf16, as the published packs do.
+    num_layers: the first ones of a model alone.
     """
     if preset in DRAFTER_PRESETS:
         return _drafter_plan(preset, checkpoint_format)
     config = preset_config(preset)
+    if num_layers is not None:
+        text = config.get('text_config', config)
+        if not 0 < num_layers <= len(text['layer_types']):
+            raise ConfigError(f'{num_layers} layers are wanted, {preset} has '
+                              f'{len(text["layer_types"])}')
+        text['layer_types'] = text['layer_types'][:num_layers]
+        text['num_hidden_layers'] = num_layers
     if text_only:
         config['vision_config'] = config['audio_config'] = None
     wanted = setting_of(checkpoint_format)
@@ -135,12 +144,13 @@ def _drafter_plan(preset: str, checkpoint_format: str) -> Plan:
 def write_synthetic(destination: Path, preset: str, checkpoint_format: str, seed: int, *,
                     text_only: bool = False, max_shard_bytes: int = DEFAULT_SHARD_BYTES,
                     force: bool = False, num_threads: int = 1,
-                    progress: Progress = lambda done, total: None) -> Plan:
+                    progress: Progress = lambda done, total: None,
+                    num_layers: int | None = None) -> Plan:
     """Write config.json, a model's generation_config.json and random weights; no tokenizer.
 
     Raises ConfigError when the destination holds files and `force` is not given.
     """
-    plan = make_plan(preset, checkpoint_format, text_only)
+    plan = make_plan(preset, checkpoint_format, text_only, num_layers)
     prepare_destination(destination, force)
     with CheckpointWriter(destination, plan.specs(), max_shard_bytes) as writer:
         done = 0

@@ -42,7 +42,7 @@ def run_of(compiled: int, first_token: float) -> dict[str, Any]:
 @pytest.mark.parametrize(('compiled', 'code'), [(0, 0), (1, 1)])
 def test_the_receipt(compiled: int, code: int, tmp_path: Path) -> None:
     options = argparse.Namespace(out=tmp_path, commit='abc', folder=None, preset='p',
-                                 device='cuda')
+                                 device='cuda', layers=None)
     runs = [run_of(60, 30.0), run_of(0, 5.5), run_of(compiled, 6.0)]
     assert cold_start.report(runs, options) == code
     records = json.loads((tmp_path / 'receipt-cold-start.json').read_text())

@@ -60,6 +60,16 @@ def test_mlx_packs_of_four_bits(preset: str, size_gb: float) -> None:
         assert sum(value['bits'] == 8 for key, value in stated.items() if '.' in key) == 30
 
 
+def test_the_first_layers_alone() -> None:
+    plan = make_plan('26b-a4b', 'compressed-tensors', True, 6)
+    config = ModelConfig.from_dict(plan.config)
+    assert config.num_hidden_layers == 6 and config.layers_of('full_attention')
+    assert not any('.layers.6.' in spec.name for spec in plan.specs())
+    assert any('.layers.5.' in spec.name for spec in plan.specs())
+    with pytest.raises(ConfigError, match='31 layers are wanted, 26b-a4b has 30'):
+        make_plan('26b-a4b', 'bf16', num_layers=31)
+
+
 def test_shapes_of_the_published_packs() -> None:
     shapes = {spec.name.removeprefix(PREFIX): (spec.dtype, spec.shape)
               for spec in make_plan('26b-a4b', 'compressed-tensors').specs()}
