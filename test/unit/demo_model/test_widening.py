@@ -131,3 +131,16 @@ def test_plain_pairs_of_motions_are_asked_for() -> None:
         assert len(episode.commands) == 2
         found += bool(pair.fullmatch(episode.user))
     assert found > 3
+
+
+@pytest.mark.parametrize(('base', 'alone'), [
+    ('how heavy is the load', True), ('there should be 2 m of room', True),
+    ('weigh the load', False)])
+def test_questions_and_sentences_stand_alone(base: str, alone: bool) -> None:
+    """'I want you to how heavy is the load' is no English, in training and in evaluation."""
+    command = Command(demo_tools()[2], {}, '', '', base=base, category='other')
+    held = {sentence(command, random.Random(seed), held=True) for seed in range(60)}
+    assert (held == {base}) == alone
+    for seed in range(200):
+        told = sentence(command, TrainDraws(seed), held=False)
+        assert not alone or not re.search(r'\b(to|you|and) ' + base, told), told
