@@ -7,9 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import cases
 import numpy as np
-
-from . import cases
 
 ALL = slice(None)
 

@@ -1,0 +1,189 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""Times the products of the dense models, 31B and 12B: MLX affine at 4 and 8 bits, and NVFP4.
+
+    python bench/dense_kernels.py --receipt FILE.json --commit $(git rev-parse HEAD)
+
+As bench/kernels.py does, whose figures these stand beside. Variants are other constants than the
+op's own choice.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import kernels
+
+sys.path[:0] = [str(kernels.ROOT / 'test' / 'kernels')]
+
+import affine_cases  # noqa: E402
+import cases  # noqa: E402
+
+from gemma_thor_ros.ops import (  # noqa: E402
+    affine_order,
+    device,
+    fragment_order,
+    gemm_affine,
+    gemm_nvfp4,
+    prefill_gemm,
+)
+
+# (N, M); gate-up: (I, M)
+SHAPES: dict[str, dict[str, tuple[int, int]]] = {
+    '31b': {'qkv sliding': (16384, 5376), 'o sliding': (5376, 8192), 'o full': (5376, 16384),
+            'gate-up': (21504, 5376), 'down': (5376, 21504), 'head': (262144, 5376)},
+    '12b': {'qkv sliding': (8192, 3840), 'o sliding': (3840, 4096), 'gate-up': (15360, 3840),
+            'down': (3840, 15360)}}
+VARIED = ('qkv sliding', 'gate-up', 'down', 'head')
+LAUNCHES = 16
+PROMPT = 512                             # rows
+
+
+def variants(columns: int, rows: int, bits: int) -> list[dict[str, int]]:
+    """The op's own constants, and others."""
+    own = dict(gemm_affine.spec(columns, rows, bits, 64).defines)
+    warps, tiles = own['K_WARPS'], own['WARP_TILES']
+    found: list[dict[str, int]] = [{}]
+    if rows == 1:
+        found += [{'MIN_BLOCKS': 3}, {'STAGES': own['STAGES'] + 1}, {'STAGES': 2},
+                  {'STAGE_TILES': 1, 'STAGES': 5},
+                  {'ROW_TILES': 2, 'STAGE_TILES': 1, 'STAGES': 5 if bits == 4 else 3}]
+        if warps % 2 == 0:
+            half = {'K_WARPS': warps // 2, 'WARP_TILES': tiles * 2}
+            found += [{**half, 'MIN_BLOCKS': 4}, {**half, 'MIN_BLOCKS': 4, 'ROW_TILES': 2,
+                                                  'STAGE_TILES': 1, 'STAGES': 3}]
+    else:
+        found += [{'ROW_TILES': 1, 'MIN_BLOCKS': 1, 'STAGES': 4}, {'STAGES': 3},
+                  {'ROW_TILES': 1, 'MIN_BLOCKS': 2, 'STAGES': 3}]
+    return found
+
+
+def affine(bench: kernels.Bench, model: str, bits: int) -> None:
+    """One model's products in affine codes of one width, groups of 64."""
+    cp, stream = bench.cp, bench.stream
+    for name, shape in SHAPES[model].items():
+        pair = name == 'gate-up'
+        parts = [affine_cases.random_affine(cp, seed, shape, bits, 64)
+                 for seed in range(1 + pair)]
+        cp.cuda.runtime.deviceSynchronize()
+        made = affine_order.to_affine(parts, interleaved=pair, stream=stream)
+        stream.synchronize()
+        weights = [made] * max(1, -(-kernels.ROTATE_BYTES // made.nbytes))
+        weights[1:] = [affine_order.AffineFragments(
+            made.words.copy(), made.scales.copy(), made.num_outputs, made.columns, bits, 64,
+            pair) for _ in weights[1:]]
+        for rows in (1, 16):
+            x = cases.random_rows(cp, (rows, shape[1]), 2)
+            out = cases.poisoned(cp, (rows, shape[0]), 'f32' if name == 'head' else 'bf16')
+            run: Callable[[int], None] = partial(_run_affine, out, x, weights, stream)
+            chosen = variants(shape[1], rows, bits) if name in VARIED else [{}]
+            for variant in chosen if model == '31b' or rows == 1 else [{}]:
+                context = {'layer': f'{model} {name}', 'rows': rows, 'bits': bits}
+                try:
+                    with kernels.constants(gemm_affine, 'spec', **variant):
+                        _measure(bench, 'gemm_affine', gemm_affine.bytes_moved(
+                            rows, *shape, bits, 64, pair), run, **context, **variant)
+                except Exception as error:  # noqa: BLE001 - a variant that asks for too much
+                    print(f'gemm_affine {context} {variant}: {error}'[:300], flush=True)
+        if bits == 4 and name in ('gate-up', 'down'):
+            x = cases.random_rows(cp, (PROMPT, shape[1]), 3)
+            out = cases.poisoned(cp, (PROMPT, shape[0]), 'bf16')
+            bench.measure_rate(
+                'gemm_affine prompt', prefill_gemm.flops(PROMPT, *shape, pair),
+                lambda _, x=x, out=out, made=made: gemm_affine.gemm_affine(
+                    out, x, made, stream, prompt=True), 4, layer=f'{model} {name}', rows=PROMPT)
+        del parts, made, weights
+        cp.get_default_memory_pool().free_all_blocks()
+
+
+def _run_affine(out: Any, x: Any, weights: list[Any], stream: Any, index: int) -> None:
+    weight = weights[index % len(weights)]
+    if out.dtype == 'float32':
+        gemm_affine.head_affine(out, x, weight, cases.SOFTCAP, stream)
+    else:
+        gemm_affine.gemm_affine(out, x, weight, stream)
+
+
+def nvfp4(bench: kernels.Bench, model: str) -> None:
+    """The same in NVFP4, but for the head, which bench/kernels.py has."""
+    cp, stream = bench.cp, bench.stream
+    for name, shape in SHAPES[model].items():
+        if name == 'head':
+            continue
+        pair = name == 'gate-up'
+        parts = [cases.random_weight(cp, shape, seed, (0x28, 0x48), 0.01)
+                 for seed in range(1 + pair)]
+        made = fragment_order.to_fragments(parts, interleaved=pair, stream=stream)
+        weights = kernels.copies_of(bench, made)
+        for rows in (1, 16):
+            x = cases.random_rows(cp, (rows, shape[1]), 2)
+            out = cases.poisoned(cp, (rows, shape[0]), 'bf16')
+            others = ([{'MIN_BLOCKS': 1}, {'MIN_BLOCKS': 2}, {'MIN_BLOCKS': 3, 'PREFETCH': 2,
+                                                             'ACTIVATIONS': 1}]
+                      if rows == 1 else [{'ROW_TILES': 1, 'MIN_BLOCKS': 2}])
+            for variant in [{}, *others] if name in VARIED else [{}]:
+                with kernels.constants(gemm_nvfp4, 'spec', **variant):
+                    _measure(bench, 'gemm_nvfp4', gemm_nvfp4.bytes_moved(rows, *shape, pair),
+                             lambda i, x=x, out=out, weights=weights: gemm_nvfp4.gemm_nvfp4(
+                                 out, x, weights[i % len(weights)], stream),
+                             layer=f'{model} {name}', rows=rows, **variant)
+
+
+def _measure(bench: kernels.Bench, op: str, num_bytes: int, enqueue: Callable[[int], None],
+             **context: Any) -> None:
+    """Time launches that overlap; print and record."""
+    times = sorted(bench.times_us(enqueue, LAUNCHES))
+    median = times[len(times) // 2]
+    rate = num_bytes / median / 1e3
+    bench.record('op_gb_s', rate, 'GB/s', [num_bytes / t / 1e3 for t in (times[-1], times[0])],
+                 rate / bench.read_gb_s, op=op, us=round(median, 3), overlap=True, **context)
+    words = ' '.join(f'{key}={value}' for key, value in context.items())
+    print(f'{op:12} {words:90} {median:8.2f} us {rate:6.0f} GB/s {rate / bench.read_gb_s:4.0%}',
+          flush=True)
+
+
+def compile_all() -> None:
+    """Fill the cache with what this run needs, in parallel."""
+    specs = []
+    for shapes in SHAPES.values():
+        for name, (_, columns) in shapes.items():
+            form: gemm_affine.Form = ('geglu' if name == 'gate-up' else 'head' if name == 'head'
+                                      else 'plain')
+            specs += [gemm_affine.spec(columns, rows, bits, 64, form, **variant)
+                      for bits in (4, 8) for rows in (1, 16)
+                      for variant in (variants(columns, rows, bits) if name in VARIED else [{}])]
+    kernels.compile_together(list(dict.fromkeys(specs)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or '').splitlines()[0])
+    parser.add_argument('--receipt', type=Path, help='write the records here as JSON')
+    parser.add_argument('--commit', default='unknown')
+    arguments = parser.parse_args()
+    assert device.info().name
+    bench = kernels.Bench('python bench/dense_kernels.py', arguments.commit)
+    compile_all()
+    parts: list[Callable[[], None]] = [bench.bandwidth]
+    for model in SHAPES:
+        parts += [partial(affine, bench, model, 4), partial(affine, bench, model, 8),
+                  partial(nvfp4, bench, model)]
+    failures = 0
+    for part in parts:
+        try:
+            part()
+        except Exception:  # noqa: BLE001 - the other parts' figures are worth having
+            failures += 1
+            traceback.print_exc()
+        if arguments.receipt:
+            arguments.receipt.write_text(json.dumps(bench.records, indent=1), encoding='utf-8')
+    return 1 if failures else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
