@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from gemma_thor_ros.load_drafter import FoundDrafter, device_drafter
 from gemma_thor_ros.load_vision import FoundVision
-from gemma_thor_ros.models.config import ImageBlocks, ModelConfig
+from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_draft import CudaDrafter
 from gemma_thor_ros.models.cuda_inputs import BUCKETS, PROMPT_BUCKETS, Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
@@ -46,7 +46,6 @@ DeviceName = Literal['cpu', 'cuda']
 Report = Callable[[float, str], None]
 _RESERVE_BYTES = 512 << 20               # for kernels, graphs and the driver's own
 _BLIND = FoundVision(VisionInfo())
-_BLOCKS: dict[ImageBlocks, int] = {'causal': 0, 'in window': 1, 'whole': 2}
 
 
 def choose_device(asked: str, config: ModelConfig, weights: TextWeights, page_size: int,
@@ -228,7 +227,7 @@ def sight_specs(config: ModelConfig, vision: VisionConfig, page_size: int,
                 kv_dtype: CudaKvDtype) -> list[KernelSpec]:
     """The kernels that images need: of the vision part, and of prompts with images."""
     geometries = (config.sliding, config.full)
-    blocks = [_BLOCKS[config.image_blocks(shape.layer_type)] for shape in geometries]
+    blocks = [config.image_blocks(shape.layer_type) for shape in geometries]
     return vision_specs(vision) + image_specs(geometries, blocks, page_size, kv_dtype == 'fp8',
                                               device.info().shared_bytes_per_block)
 

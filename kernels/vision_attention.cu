@@ -10,9 +10,10 @@
 // Bytes: qkv and out once, K and V again for every block, from the L2. Bound by the matrix units
 // and, close behind, by shared memory.
 //
-// Mapping. A block takes 16 WARPS queries of one head and walks all keys in tiles of 64, ascending,
-// with a running maximum; a warp has 16 queries, their scores and their sums in registers. The next
-// tile's K and V come by asynchronous copies under the products of this one.
+// Mapping. A block takes 16 PARTS WARPS queries of one head and walks all keys in tiles of 64,
+// ascending, with a running maximum; a warp has 16 queries, or PARTS times as many for every read of
+// K and V, their scores and their sums in registers. The next tile's K and V come by asynchronous
+// copies under the products of this one. WARPS and PARTS change no bit.
 //   scores: a lane reads 8 bytes of a key, the B operand of a step of 16 columns, with D permuted
 //     in the same way for Q; columns from D up to whole steps are zeros in both
 //   output: ldmatrix turns V
@@ -20,12 +21,17 @@
 // Probabilities are rounded to bf16; their sum is that of the rounded ones.
 //
 // PRECOND: D a multiple of 8, at most 128; qkv and out 16-byte aligned
-// Constants: D, HEADS, WARPS.
+// Constants: D, HEADS, WARPS, PARTS (1, 2).
 
 #include "prefill_tile.cuh"
 
 #define THREADS (WARPS * WARP)
-#define QUERIES (16 * WARPS)
+#define QUERIES (16 * PARTS * WARPS)
+#if __CUDA_ARCH__ >= 900
+#define RESIDENT ((PARTS == 1 ? 16 : 8) / WARPS)     // blocks: 128 or 255 registers do
+#else
+#define RESIDENT 1                       // nothing is spilled
+#endif
 #define TILE 64                          // keys
 #define VECTORS (D / 8)                  // of 16 bytes, in a row
 #define STEPS ((D + 15) / 16)            // of 16 columns
@@ -60,12 +66,46 @@ __device__ __forceinline__ uint2 load_q(const u16* head, int query, int step, in
     return make_uint2(load_activation_word(from), load_activation_word(from + 2));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Scores to base 2 with hidden ones out, and what was summed up relative to the new maximum.
+// Numbers 2 n + i % 2 of a row are keys below `last`, or past the last patch.
+__device__ __forceinline__ void rescale(float (&scores)[KEY_TILES][4], float (&top)[2],
+                                        float (&total)[2], float (&acc)[COLUMN_TILES][4],
+                                        int last) {
+    float most[2] = {top[0], top[1]};
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const bool seen = n * 8 + i % 2 < last;
+            scores[n][i] = seen ? __fmul_rn(scores[n][i], LOG2_E) : HIDDEN;
+            most[i / 2] = fmaxf(most[i / 2], scores[n][i]);
+        }
+    }
+    float shrink[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_MASK, most[h], 1));
+        most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_MASK, most[h], 2));
+        shrink[h] = exp2_fast(top[h] - most[h]);
+        top[h] = most[h];
+        total[h] = __fmul_rn(total[h], shrink[h]);
+    }
+    // most rounds raise no maximum any more: a factor of 1 is left out
+    if (__ballot_sync(FULL_MASK, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+        for (int j = 0; j < COLUMN_TILES; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) acc[j][i] = __fmul_rn(acc[j][i], shrink[i / 2]);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 vision_attention(u16* __restrict__ out, const u16* qkv, int num_patches) {
     extern __shared__ __align__(16) u8 shared[];             // two stages
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane >> 2, t = lane & 3;
     const u16* head = qkv + blockIdx.y * D;
-    const int first = blockIdx.x * QUERIES + warp * 16 + g;  // this lane's queries: it and + 8
+    const int first = blockIdx.x * QUERIES + warp * 16 * PARTS + g;  // of this lane's queries
     allow_next_kernel();
     if (D % 16 != 0) {                   // the columns of K that nobody copies
         for (int i = threadIdx.x; i < 2 * TILE; i += THREADS) {
@@ -75,19 +115,25 @@ vision_attention(u16* __restrict__ out, const u16* qkv, int num_patches) {
     }
     wait_for_previous_kernel();
     copy_tile(shared, head, 0, num_patches);
-    u32 q[STEPS][4];
+    u32 q[PARTS][STEPS][4];
+    float top[PARTS][2], total[PARTS][2], acc[PARTS][COLUMN_TILES][4];
 #pragma unroll
-    for (int s = 0; s < STEPS; ++s) {
-        const uint2 low = load_q(head, first, s, t, num_patches);
-        const uint2 high = load_q(head, first + 8, s, t, num_patches);
-        q[s][0] = low.x, q[s][1] = high.x, q[s][2] = low.y, q[s][3] = high.y;
-    }
-    float top[2] = {LOWEST, LOWEST}, total[2] = {0.0f, 0.0f};
-    float acc[COLUMN_TILES][4];
+    for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
-    for (int j = 0; j < COLUMN_TILES; ++j) {
+        for (int s = 0; s < STEPS; ++s) {
+            const int query = first + part * 16;
+            const uint2 low = load_q(head, query, s, t, num_patches);
+            const uint2 high = load_q(head, query + 8, s, t, num_patches);
+            q[part][s][0] = low.x, q[part][s][1] = high.x;
+            q[part][s][2] = low.y, q[part][s][3] = high.y;
+        }
+        top[part][0] = top[part][1] = LOWEST;
+        total[part][0] = total[part][1] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) acc[j][i] = 0.0f;
+        for (int j = 0; j < COLUMN_TILES; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) acc[part][j][i] = 0.0f;
+        }
     }
     for (int key = 0, stage = 0; key < num_patches; key += TILE, stage ^= 1) {
         if (key + TILE < num_patches) {
@@ -99,54 +145,42 @@ vision_attention(u16* __restrict__ out, const u16* qkv, int num_patches) {
         __syncthreads();                 // all have this tile
         const u8* k_tile = shared + stage * STAGE;
         const u8* v_tile = k_tile + TILE * K_ROW;
-        float scores[KEY_TILES][4];
+        float scores[PARTS][KEY_TILES][4];
 #pragma unroll
         for (int n = 0; n < KEY_TILES; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;
+            for (int i = 0; i < 4 * PARTS; ++i) scores[i / 4][n][i % 4] = 0.0f;
 #pragma unroll
             for (int s = 0; s < STEPS; ++s) {
                 const uint2 k = *(const uint2*)(k_tile + (n * 8 + g) * K_ROW + s * 32 + t * 8);
-                mma_bf16(scores[n], q[s][0], q[s][1], q[s][2], q[s][3], k.x, k.y);
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) {
+                    const u32 (&a)[4] = q[part][s];
+                    mma_bf16(scores[part][n], a[0], a[1], a[2], a[3], k.x, k.y);
+                }
             }
         }
-        float most[2] = {top[0], top[1]};
-        const bool whole = key + TILE <= num_patches;
+        const int last = num_patches - key - 2 * t;      // of the tile's keys, for this lane's first
 #pragma unroll
-        for (int n = 0; n < KEY_TILES; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const bool seen = whole || key + n * 8 + 2 * t + i % 2 < num_patches;
-                scores[n][i] = seen ? __fmul_rn(scores[n][i], LOG2_E) : HIDDEN;
-                most[i / 2] = fmaxf(most[i / 2], scores[n][i]);
-            }
-        }
-        float shrink[2];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_MASK, most[h], 1));
-            most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_MASK, most[h], 2));
-            shrink[h] = exp2_fast(top[h] - most[h]);
-            top[h] = most[h];
-            total[h] = __fmul_rn(total[h], shrink[h]);
-        }
-        // most rounds raise no maximum any more: a factor of 1 is left out
-        if (__ballot_sync(FULL_MASK, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-            for (int j = 0; j < COLUMN_TILES; ++j) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) acc[j][i] = __fmul_rn(acc[j][i], shrink[i / 2]);
-            }
+        for (int part = 0; part < PARTS; ++part) {
+            rescale(scores[part], top[part], total[part], acc[part], last);
         }
 #pragma unroll
         for (int s = 0; s < TILE / 16; ++s) {
-            u32 p[4];
+            u32 p[PARTS][4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {    // rows g and g + 8 of the first 8 keys, of the others
-                const int n = 2 * s + i / 2, h = i % 2;
-                p[i] = pack_bf16(exp2_fast(__fadd_rn(scores[n][2 * h], -top[h])),
-                                 exp2_fast(__fadd_rn(scores[n][2 * h + 1], -top[h])));
-                total[h] = __fadd_rn(total[h], __fadd_rn(bf16_low(p[i]), bf16_high(p[i])));
+            for (int part = 0; part < PARTS; ++part) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {    // rows g and g + 8 of the first 8 keys, then 8 more
+                    const int h = i % 2;
+                    const float* score = scores[part][2 * s + i / 2] + 2 * h;
+                    const u32 pair =
+                        pack_bf16(exp2_fast(__fadd_rn(score[0], -top[part][h])),
+                                  exp2_fast(__fadd_rn(score[1], -top[part][h])));
+                    total[part][h] = __fadd_rn(total[part][h],
+                                               __fadd_rn(bf16_low(pair), bf16_high(pair)));
+                    p[part][i] = pair;
+                }
             }
             // lanes 0..15 point at the keys of one vector of columns, 16..31 at those of the next
             const u8* row = v_tile + (s * 16 + lane % 16) * V_ROW;
@@ -154,26 +188,35 @@ vision_attention(u16* __restrict__ out, const u16* qkv, int num_patches) {
             for (int c = 0; c < COLUMN_TILES; c += 2) {
                 u32 m[4];
                 load_transposed(m, row + min(c + lane / 16, COLUMN_TILES - 1) * 16);
-                mma_bf16(acc[c], p[0], p[1], p[2], p[3], m[0], m[1]);
-                if (c + 1 < COLUMN_TILES) {
-                    mma_bf16(acc[(c + 1) % COLUMN_TILES], p[0], p[1], p[2], p[3], m[2], m[3]);
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) {
+                    const u32 (&a)[4] = p[part];
+                    mma_bf16(acc[part][c], a[0], a[1], a[2], a[3], m[0], m[1]);
+                    if (c + 1 < COLUMN_TILES) {
+                        mma_bf16(acc[part][(c + 1) % COLUMN_TILES], a[0], a[1], a[2], a[3], m[2],
+                                 m[3]);
+                    }
                 }
             }
         }
         __syncthreads();                 // all have read this tile
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        total[h] = __fadd_rn(total[h], __shfl_xor_sync(FULL_MASK, total[h], 1));
-        total[h] = __fadd_rn(total[h], __shfl_xor_sync(FULL_MASK, total[h], 2));
-        const int query = first + h * 8;
-        if (query >= num_patches) continue;
-        const float factor = __fdiv_rn(1.0f, total[h]);
-        u16* to = out + ((u64)query * HEADS + blockIdx.y) * D + 2 * t;
+    for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
-        for (int j = 0; j < COLUMN_TILES; ++j) {
-            *(u32*)(to + j * 8) = pack_bf16(__fmul_rn(acc[j][2 * h], factor),
-                                            __fmul_rn(acc[j][2 * h + 1], factor));
+        for (int h = 0; h < 2; ++h) {
+            float sum = total[part][h];
+            sum = __fadd_rn(sum, __shfl_xor_sync(FULL_MASK, sum, 1));
+            sum = __fadd_rn(sum, __shfl_xor_sync(FULL_MASK, sum, 2));
+            const int query = first + part * 16 + h * 8;
+            if (query >= num_patches) continue;
+            const float factor = __fdiv_rn(1.0f, sum);
+            u16* to = out + ((u64)query * HEADS + blockIdx.y) * D + 2 * t;
+#pragma unroll
+            for (int j = 0; j < COLUMN_TILES; ++j) {
+                *(u32*)(to + j * 8) = pack_bf16(__fmul_rn(acc[part][j][2 * h], factor),
+                                                __fmul_rn(acc[part][j][2 * h + 1], factor));
+            }
         }
     }
 }

@@ -114,9 +114,11 @@ vision_pool(float* __restrict__ out, const float* x, int columns, int size, floa
     if (column >= N) return;
     const int top = blockIdx.y / across * size, left = blockIdx.y % across * size;
     Row sum = {};
-    for (int row = 0; row < size; ++row) {
+    const float* from = x + (u64)(top * columns + left) * N + column;
+    for (int row = 0; row < size; ++row, from += (u64)columns * N) {
+#pragma unroll 1
         for (int i = 0; i < size; ++i) {
-            const Row r = load_f32(x + (u64)((top + row) * columns + left + i) * N + column);
+            const Row r = load_f32(from + (u64)i * N);
 #pragma unroll
             for (int j = 0; j < 8; ++j) sum.x[j] = __fadd_rn(sum.x[j], r.x[j]);
         }

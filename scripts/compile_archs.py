@@ -28,13 +28,15 @@ from typing import Any, NamedTuple
 
 from gemma_thor_ros.models.config import LayerGeometry, ModelConfig
 from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
+from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops.compile import ARCHS, KernelSpec
 from gemma_thor_ros.ops.draft_specs import dflash_specs, mtp_specs
 from gemma_thor_ros.ops.matrix_specs import matrix_specs
 from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
-from gemma_thor_ros.ops.prefill_specs import prefill_specs
+from gemma_thor_ros.ops.prefill_specs import image_specs, prefill_specs
 from gemma_thor_ros.ops.row_specs import row_specs
+from gemma_thor_ros.ops.vision_cuda import vision_specs
 from gemma_thor_ros.weights.drafter_presets import drafter_preset_config
 from gemma_thor_ros.weights.presets import preset_config
 
@@ -49,7 +51,7 @@ SMALLEST_ENTRY = 24                      # instructions; an empty one has about 
 # Entries that multiply matrices must show it in the machine code.
 MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down',
                   'attention_decode', 'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16',
-                  'prefill_attention', 'draft_attention')
+                  'prefill_attention', 'draft_attention', 'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted
 # (entry, architectures) -> most bytes, why.
 ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
@@ -106,6 +108,9 @@ MODELS = {
 }
 
 
+SIGHTED = {'26B-A4B': '26b-a4b', '12B': '12b', '31B': '31b'}     # presets with a vision part
+
+
 def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
     """Every (spec, arch), with the models that use it. sm_110a has both ways to decode e2m1."""
     found: dict[tuple[KernelSpec, str], list[str]] = {}
@@ -113,7 +118,7 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
         experts = model.experts and model.experts[:2]
         parts = dense_parts(model.intermediate_size, model.experts[2]) if model.experts else 0
         for arch in model.archs:
-            specs = draft_specs(model, arch)
+            specs = draft_specs(model, arch) + sight_specs(name, model, arch)
             for fp8 in (False, True):
                 specs += row_specs(model.hidden_size, model.intermediate_size, model.geometries,
                                    experts, PAGE_SIZE, fp8, parts=parts)
@@ -143,6 +148,20 @@ def draft_specs(model: Model, arch: str) -> list[KernelSpec]:
             specs += mtp_specs(MtpConfig.from_dict(raw, target), windows, PAGE_SIZE, True,
                                SHARED_KB[arch] * 1024, compiler.converts_e2m1(
                                    arch, compiler.nvrtc().version))
+    return specs
+
+
+def sight_specs(name: str, model: Model, arch: str) -> list[KernelSpec]:
+    """The kernels of a model's vision part, and of its prompts with images."""
+    if name not in SIGHTED:
+        return []
+    raw = preset_config(SIGHTED[name])
+    vision, config = VisionConfig.from_dict(raw), ModelConfig.from_dict(raw)
+    assert vision is not None
+    blocks = [config.image_blocks(shape.layer_type) for shape in model.geometries]
+    specs = vision_specs(vision)
+    for fp8 in (False, True):
+        specs += image_specs(model.geometries, blocks, PAGE_SIZE, fp8, SHARED_KB[arch] * 1024)
     return specs
 
 

@@ -69,6 +69,8 @@ def measure(bench: Bench, preset: str, num_threads: int = 1) -> None:
         for way, library in ways.items():
             ops.library = library
             part(bench, vision, patches, columns, context, way)
+    if config.kind == 'tower':
+        _attention(bench, config, patches.shape[0], context)
     ops.library = 'cuBLAS' in ways
     _first_token(bench, vision, patches, columns, raw['image_token_id'], context)
 
@@ -144,6 +146,23 @@ def _nodes(bench: Bench, vision: Vision, patches: Any, columns: int, context: di
         bench.records.add('node_us', [us], 'us', **context, products=way, op=entry, count=count,
                           constants=constants)
         bench.say(f'  {entry:34} {count:3} x {us:8.2f} us = {us * count / 1e3:7.3f} ms {speed}')
+
+
+def _attention(bench: Bench, config: VisionConfig, num_patches: int,
+               context: dict[str, Any]) -> None:
+    """The attention of a layer in blocks of each shape."""
+    cupy, stream = device.cupy(), bench.model.stream
+    shape = (num_patches, 3, config.num_attention_heads, config.head_dim)
+    numbers = cupy.random.RandomState(1).standard_normal(shape).astype(cupy.float32)
+    qkv = (numbers.view(cupy.uint32) >> np.uint32(16)).astype(cupy.uint16)
+    out = cupy.empty((num_patches, *shape[2:]), cupy.uint16)
+    cupy.cuda.runtime.deviceSynchronize()
+    for chosen in vision_attention.SHAPES:
+        us = _us_of(stream, partial(vision_attention.vision_attention, out, qkv, stream, chosen))
+        bench.records.add('op_us', [us], 'us', **context, op='vision_attention',
+                          warps=chosen[0], parts=chosen[1])
+        bench.say(f'vision_attention, warps and parts {chosen}: {us:.1f} us '
+                  f'{_tflop_s("vision_attention", us, config, num_patches)}')
 
 
 def _tflop_s(entry: str, us: float, config: VisionConfig, num_patches: int) -> str:

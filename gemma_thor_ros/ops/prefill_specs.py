@@ -14,6 +14,8 @@ from gemma_thor_ros.ops import prefill_attention, prefill_gemm, prefill_moe
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.row_specs import Geometry
 
+_BLOCKS = {'causal': 0, 'in window': 1, 'whole': 2}
+
 
 def prefill_specs(geometries: Iterable[Geometry], num_experts: int, page_size: int, fp8: bool,
                   shared_limit: int, hardware: bool) -> list[KernelSpec]:
@@ -37,10 +39,10 @@ def prefill_specs(geometries: Iterable[Geometry], num_experts: int, page_size: i
     return list(dict.fromkeys(specs))
 
 
-def image_specs(geometries: Iterable[Geometry], blocks: Iterable[int], page_size: int, fp8: bool,
+def image_specs(geometries: Iterable[Geometry], blocks: Iterable[str], page_size: int, fp8: bool,
                 shared_limit: int) -> list[KernelSpec]:
-    """The attention of prompts with images; blocks: as prefill_attention.spec, one a geometry."""
+    """The attention of prompts with images; blocks: models/config.ImageBlocks, one a geometry."""
     return [prefill_attention.spec(
         shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads, page_size,
         shape.window, fp8, prefill_attention.query_warps_of(shape.head_dim, fp8, shared_limit),
-        seen) for shape, seen in zip(geometries, blocks, strict=True) if seen]
+        _BLOCKS[seen]) for shape, seen in zip(geometries, blocks, strict=True) if _BLOCKS[seen]]

@@ -21,7 +21,8 @@ from gemma_thor_ros.ops.rounding import Array, Rounding, stored
 from gemma_thor_ros.ops.shapes import check
 
 QUERY_TILE = 128                         # rows of one BLAS call: bounds the memory of the scores
-_WARPS = 4                               # of a block: 16 queries each
+# Warps of a block, and groups of 16 queries that a warp reads K and V for at once.
+SHAPES = ((4, 1), (8, 1), (4, 2), (2, 2))
 _KEYS = 64                               # of a tile
 
 
@@ -82,19 +83,25 @@ def vision_attention_ref(out: Array, qkv: Array, num_heads: int,
     stored(out, rounding)
 
 
-def vision_attention(out: Any, qkv: Any, stream: Any) -> None:
-    """Enqueue out (P, N, D) bf16 = attention of qkv (P, 3, N, D) bf16, normed and turned."""
+def vision_attention(out: Any, qkv: Any, stream: Any,
+                     shape: tuple[int, int] = SHAPES[0]) -> None:
+    """Enqueue out (P, N, D) bf16 = attention of qkv (P, 3, N, D) bf16, normed and turned.
+
+    shape: one of SHAPES; it changes no bit.
+    """
     sizes = check('vision_attention', out=out, qkv=qkv)
     assert sizes['three'] == 3, sizes
-    chosen = attention_spec(sizes['N'], sizes['D'])
-    device.launch(device.compiled(chosen), (-(-sizes['P'] // (16 * _WARPS)), sizes['N']),
-                  32 * _WARPS, (out, qkv, sizes['P']), stream, shared_bytes(sizes['D']))
+    chosen, (warps, parts) = attention_spec(sizes['N'], sizes['D'], shape), shape
+    device.launch(device.compiled(chosen), (-(-sizes['P'] // (16 * warps * parts)), sizes['N']),
+                  32 * warps, (out, qkv, sizes['P']), stream, shared_bytes(sizes['D']))
 
 
-def attention_spec(num_heads: int, head_dim: int) -> KernelSpec:
+def attention_spec(num_heads: int, head_dim: int,
+                   shape: tuple[int, int] = SHAPES[0]) -> KernelSpec:
     """What is compiled for N heads of D numbers."""
     assert head_dim % 8 == 0 and head_dim <= 128, head_dim
-    return KernelSpec.of('vision_attention', D=head_dim, HEADS=num_heads, WARPS=_WARPS)
+    return KernelSpec.of('vision_attention', D=head_dim, HEADS=num_heads, WARPS=shape[0],
+                         PARTS=shape[1])
 
 
 def shared_bytes(head_dim: int) -> int:

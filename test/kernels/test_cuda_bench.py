@@ -111,6 +111,7 @@ def test_an_image(full: None, request: pytest.FixtureRequest, tmp_path: Path,
         monkeypatch.setattr(bench_tower, 'Settled', lambda weights: weights)
         monkeypatch.setattr(bench_tower, 'node_times', lambda stream, work: [work()] * 0)
         monkeypatch.setattr(bench_tower, '_time', lambda *_: None)
+        monkeypatch.setattr(bench_tower, '_attention', lambda *_: None)
     model = test_cuda_images.on_device('tower', stream)
     model.vision = None
     tiny = Bench(model, Records(tmp_path / 'receipt.json', card='none'), {}, lambda line: None)
