@@ -28,15 +28,15 @@ class DFlashConfig:
     """Sizes; the hidden size, table and soft cap are the base model's."""
 
     hidden_size: int = 256
-    intermediate_size: int = 512
-    num_hidden_layers: int = 2
-    num_sliding_layers: int = 1
+    intermediate_size: int = 128
+    num_hidden_layers: int = 4
+    num_sliding_layers: int = 2
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
     head_dim: int = 128
     sliding_window: int = 512
     block_size: int = 8
-    target_layer_ids: tuple[int, ...] = (1, 3, 4, 5)
+    target_layer_ids: tuple[int, ...] = (0, 1, 3, 5)
     mask_token_id: int = 4
     rope_theta: float = 1e6
     final_logit_softcapping: float = 30.0

@@ -228,7 +228,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--kept', type=int, default=160, help='batches on the device')
     parser.add_argument('--spacing', type=int, default=16, help='tokens for each anchor of a step')
     parser.add_argument('--draws', type=int, default=2, help='steps for each new batch')
-    parser.add_argument('--compile', action='store_true', help='compile what sees flat rows')
+    parser.add_argument(
+        '--compile', action=argparse.BooleanOptionalAction, help='what sees flat rows (on CUDA)'
+    )
     parser.add_argument('--evaluate-only', action='store_true', help='of what lies in OUT')
     parser.add_argument('--seconds', type=float, default=270.0, help='until training ends')
     parser.add_argument('--rate', type=float, default=2e-3)
@@ -243,10 +245,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--cases', type=int, default=200, help='held-out dialogues of a set')
     parser.add_argument('--log-every', type=int, default=100)
     parser.add_argument('--block', type=int, default=8, help='DFlash: rows of a block')
-    parser.add_argument('--layers', type=int, default=2, help='DFlash: draft layers')
-    parser.add_argument('--sliding', type=int, default=1, help='DFlash: sliding ones, the first')
-    parser.add_argument('--inner', type=int, default=512, help='DFlash: width of the MLP')
-    parser.add_argument('--taps', type=int, nargs='+', default=[1, 3, 4, 5])
+    parser.add_argument('--layers', type=int, default=4, help='DFlash: draft layers')
+    parser.add_argument('--sliding', type=int, default=2, help='DFlash: sliding ones, the first')
+    parser.add_argument('--inner', type=int, default=128, help='DFlash: width of the MLP')
+    parser.add_argument('--taps', type=int, nargs='+', default=[0, 1, 3, 5])
     parser.add_argument('--mtp-steps', type=int, default=3, help='drafts of a round')
     return parser.parse_args()
 
@@ -287,6 +289,8 @@ def _run(
     if device.type == 'cuda':
         torch.backends.cuda.enable_cudnn_sdp(False)   # it plans anew for each shape, 0.1 s each
     low = torch.bfloat16 if device.type == 'cuda' else torch.float32
+    if args.evaluate_only and args.kind == 'dflash':
+        _sizes_of(args)
     layers = tuple(args.taps) if args.kind == 'dflash' else layers_for_mtp(DemoConfig())
     base = Base(args.base, layers, device, low)
     drafter = make_drafter(args.kind, base.config, args).to(device)
@@ -294,7 +298,7 @@ def _run(
     record: dict[str, Any] = {}
     if stream:
         drafter.low = low
-        if args.compile:
+        if device.type == 'cuda' if args.compile is None else args.compile:
             base.model.compile_pieces()
             if isinstance(drafter, DFlash):
                 drafter.compile_pieces()
@@ -329,6 +333,16 @@ def _run(
     record['results'] = evaluate(base, draft, answers, steps, args.tokens // 2)
     say(show(record['results']))
     return record
+
+
+def _sizes_of(args: argparse.Namespace) -> None:
+    """Take a DFlash checkpoint's sizes for those of the command line."""
+    config = json.loads((args.out / 'config.json').read_text(encoding='utf-8'))
+    args.taps = config['dflash_config']['target_layer_ids']
+    args.layers = config['num_hidden_layers']
+    args.sliding = config['layer_types'].count('sliding_attention')
+    args.inner = config['intermediate_size']
+    args.block = config['block_size']
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
