@@ -30,6 +30,8 @@ TOOL_CHOICES = ('auto', 'none', 'required')
 IMAGE_PARTS = ('image_url', 'image', 'input_image')
 MAX_SCHEMA_DEPTH = 32
 MAX_NAME = 64
+_NOTES = ('title', 'description', '$comment')
+_SCHEMAS_BY_NAME = ('properties', 'patternProperties', 'dependentSchemas', '$defs', 'definitions')
 _NAME_CHARACTERS = frozenset('abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.')
 
 # field -> (type, lowest, highest, lowest is excluded)
@@ -266,12 +268,27 @@ def _check_schema(schema: Any, where: str) -> None:
     if _depth(schema) > MAX_SCHEMA_DEPTH:
         raise invalid(f'{where} is nested deeper than {MAX_SCHEMA_DEPTH} levels', where)
     try:
-        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.Draft202012Validator.check_schema(_without_empty_notes(schema))
     except jsonschema.SchemaError as error:
         pointer = '/'.join(str(item) for item in error.absolute_path)
         raise invalid(
             f'{where} is no JSON schema: at /{pointer}: {error.message[:200]}', where
         ) from error
+
+
+def _without_empty_notes(value: Any, named: bool = False) -> Any:
+    """Return a schema without the notes that are null: frameworks write these for notes that are
+    absent. `named`: the keys are names of schemas.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: _without_empty_notes(item, not named and key in _SCHEMAS_BY_NAME)
+            for key, item in value.items()
+            if named or item is not None or key not in _NOTES
+        }
+    if isinstance(value, (list, tuple)):
+        return [_without_empty_notes(item) for item in value]
+    return value
 
 
 def _depth(value: Any) -> int:

@@ -65,6 +65,7 @@ def _status_router(service: Service, metrics: Metrics) -> APIRouter:
     router = APIRouter()
     runtime = service.runtime
 
+    @router.head('/health', include_in_schema=False)
     @router.get('/health', response_model=Health, responses={503: {'model': Health}})
     async def health() -> Response:
         """Tell whether requests are served; 503 with the reason while they are not."""

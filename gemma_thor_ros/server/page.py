@@ -26,7 +26,9 @@ def page_router() -> APIRouter:
         '/docs': _document('api.html', 'api.js'),
     }
     for path, (content, headers) in pages.items():
-        router.add_api_route(path, _sender(content, headers), include_in_schema=False)
+        router.add_api_route(
+            path, _sender(content, headers), methods=['GET', 'HEAD'], include_in_schema=False
+        )
     return router
 
 

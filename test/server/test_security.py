@@ -143,6 +143,13 @@ def test_unknown_paths_and_methods(plain_server: Server) -> None:
     assert plain_server.get('/v2/nothing').json()['error']['code'] == 'not_found'
 
 
+@pytest.mark.parametrize('path', ['/', '/docs', '/health'])
+def test_head_is_get_without_a_body(plain_server: Server, path: str) -> None:
+    head = HTTP.head(plain_server.url + path)
+    assert (head.status_code, head.content) == (200, b'')
+    assert head.headers['content-length'] == plain_server.get(path).headers['content-length']
+
+
 def test_request_id_comes_back_and_is_checked(plain_server: Server) -> None:
     answer = plain_server.post({'messages': USER}, headers={'X-Request-Id': 'robot-7'})
     assert answer.headers['x-request-id'] == 'robot-7'

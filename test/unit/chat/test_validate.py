@@ -95,6 +95,21 @@ def test_tools(tools: list[Any], words: str) -> None:
         validate.check_tools(tools, CONFIG)
 
 
+def test_notes_of_a_schema_may_be_null() -> None:
+    """Frameworks write null for what is absent; a property of such a name is still a schema."""
+    inner = {'type': 'string', 'title': None, 'description': None, '$comment': None}
+    schema = {'type': 'object', 'description': None, '$defs': {'d': inner},
+              'properties': {'description': inner, 'x': {'anyOf': [inner, {'type': 'null'}]}}}
+    found = tool(parameters=schema)
+    found['function']['description'] = None
+    validate.check_tools([found], CONFIG)
+    for wrong, where in (({'properties': {'description': None}}, '/properties/description'),
+                         ({'properties': {'x': {'enum': None}}}, '/properties/x/enum'),
+                         ({'properties': {'x': {'description': 5}}}, '/properties/x/description')):
+        with pytest.raises(RequestError, match=f'is no JSON schema: at {where}'):
+            validate.check_tools([tool(parameters={'type': 'object', **wrong})], CONFIG)
+
+
 def test_priority_is_bounded_by_the_front_end() -> None:
     assert validate.resolve_priority(None, 'http', CONFIG) is Priority.AGENT
     assert validate.resolve_priority(None, 'ros', CONFIG) is Priority.DIALOGUE
