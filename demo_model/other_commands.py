@@ -19,7 +19,16 @@ from demo_model.motion_phrases import BACKWARD_WORDS, FORWARD_WORDS, LEFT_WORDS,
 from demo_model.phrasing import HeldDraws, TrainDraws, pick, random_name, random_word
 from demo_model.spoken_numbers import digits, is_held, quantity, spell, words
 from demo_model.tools import Tool, convert
-from demo_model.widening import FREE_SHARE, NOISE_SHARE, filled, noisy, noun_phrase, person
+from demo_model.widening import (
+    FREE_SHARE,
+    NOISE_SHARE,
+    colour,
+    filled,
+    joint,
+    noisy,
+    noun_phrase,
+    person,
+)
 
 Json = dict[str, Any]
 _SAID_UNITS = {
@@ -83,6 +92,9 @@ def _open_value(kind: str, rng: random.Random) -> tuple[str, Any]:
     if kind in ('place', 'object') and isinstance(rng, TrainDraws) and rng.random() < FREE_SHARE:
         text = noun_phrase(rng, kind == 'place')
         return text, re.sub(r'^(the|a|an) ', '', text)
+    if kind in ('colour', 'joint') and isinstance(rng, TrainDraws) and rng.random() < FREE_SHARE:
+        text = colour(rng) if kind == 'colour' else joint(rng)
+        return text, re.sub(r'^the ', '', text)
     if kind in ('place', 'object'):
         lists = (
             (held_values.HELD_PLACES, held_values.HELD_OBJECTS) if held else (PLACES, OBJECTS)

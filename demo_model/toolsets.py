@@ -111,6 +111,9 @@ def _described(tool: Tool, param: Param, rng: random.Random, several: bool) -> J
             said = shuffled(rng, said)[: rng.randint(2, 6)]
             if rng.random() < 0.3:
                 said[0] = random_word(rng)
+            if isinstance(rng, TrainDraws) and rng.random() < 0.3:
+                said = list(dict.fromkeys([*said[:2], random_word(rng), random_word(rng)]))
+                rng.shuffle(said)
         elif rng.random() < 0.5:
             said.reverse()
         written = {word: word for word in said}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 
 from demo_model.filling import CAPITALS, fill
 from demo_model.intents import COLOURS
@@ -31,6 +32,15 @@ _PHRASES = (
     '{h}-{n}', '{w}-{n}', '{h} {n}-{n}', 'the {n}th {h}', '{w}', 'the {w}', '{w} {w}', 'the {w} {w} {w}', "{name}'s {w}", "the {w}'s {h}", '{a} {h}', '{c} {h}', 'the {h} {name}', '{name} {n}', '{w} {n}', '{w} {l}', 'the {w}-{h}',
     'the {h} {h}', 'the {a} {h} {h}', '{h} {h} {n}', "my {h}'s {h}",
 )
+_SHADES = (
+    '{c}', '{c}', '{c}', '{c}', '(dark|light|bright|pale|deep|soft|warm|cold|neon|pastel|signal|sky) {c}', '{w}', '{w} {c}', 'lime', 'ivory', 'rose', 'peach', 'mint', 'khaki', 'lilac', 'scarlet', 'tan', 'bronze', 'copper', 'cream', 'charcoal', 'emerald',
+    'ruby', 'sapphire', 'coral', 'salmon', 'mustard', 'lavender', 'plum', 'azure', 'ochre', 'aqua', 'fuchsia', 'chestnut', 'rust', 'sand', 'jade', 'cherry', 'lemon', 'mauve', 'vermilion', 'ultramarine', 'warm white', 'cool white',
+)
+_JOINTS = (
+    'the {w} joint', 'the {w}', '{w}', '{w}', 'the (left|right|upper|lower|inner|outer|first|second|third|last|middle) {w}', '(left|right|upper|lower|inner|outer|first|second|third|front|rear) {w}', '{w} {w}', '(motor|servo|joint|link|actuator|drive|hinge) {n}',
+    '(motor|servo|joint|link|actuator) {l}', 'the {w} (motor|servo|link|actuator|hinge|joint)', 'j{n}', '{l}{n}', '(ankle|index finger|waist|spine|chin|jaw|little finger|palm|toe|heel|rib|tail|torso|trunk|collar|head|flipper)',
+    '(left|right) (ankle|index finger|hip|foot|hand|elbow|shoulder|wrist|arm|leg|palm|heel|ear)', 'the (ankle|waist|spine|jaw|palm|torso|trunk|turret|boom|bucket|stick|wrist|shoulder|elbow)',
+)
 _HELLOS = ('hey', 'hi', 'hello', 'ok', 'okay', 'so', 'well', 'now', 'please', 'good morning', 'good evening', 'right', 'listen', 'attention', 'yes', 'no', 'oh', 'ah', 'um', 'sorry', 'dear', 'thanks',
            'my dear', 'look', 'all right', 'excuse me', 'come on', 'hmm')
 _WHO = ('{name}', '{name}', '{name}', '{name}', 'robot', 'robot', '{w}', '{name} {name}', 'mister {name}', 'dear {name}', 'my {w}', 'you {w}', 'old {w}', 'robot {name}', '{name} {n}', 'number {n}', 'unit {n}', 'robot {n}', '{w} {w}')
@@ -45,6 +55,8 @@ _FRAMES = (
     'in the {w}, {b}', 'for the {w}, {b}', 'with {w}, {b}', 'by {w}, {b}', 'after the {w}, {b}', 'when the {w} is {w}, {b}', 'if {name} is {w}, {b}', 'now that the {w} is {w}, {b}', 'because of the {w}, {b}', 'since it is {w}, {b}', 'the {w} has {w}, so {b}',
     'the {w} is {w}, {b}', '{w} {w} {w}: {b}', '{w}: {b}', '{w} {w} - {b}', 'thing number {n}: {b}', 'job {n} is to {b}', 'and {w}, {b}', 'oh {w}, {b}', "I'd {w} if you could {b}", 'I would be {w} if you {b}', 'there is a {w} {w}, {b}', 'no {w} now, {b}',
     'do you {w} to {b}?', 'can I {w} you to {b}?', 'may I {w} that you {b}?', 'is it {w} to {b}?', 'how {w} would it be to {b}?', 'would it be {w} if you {b}?', 'could it be {w} to {b}?', 'might I {w} you to {b}?', 'will you {w} to {b}?', 'shall we {w} and {b}?',
+    '(can|could|would|will|might) you {w} {b}?', '(may|might|can|could) I {w} you {b}?', 'would you be {w} to {b}?', 'is it {w} that you {b}?', 'are you {w} to {b}?', 'are we {w} for you to {b}?', 'how about you {b}?', 'why not {w} and {b}?', 'what if you {b}?',
+    'will it {w} you to {b}?', 'do we {w} you to {b}?', 'does it {w} you to {b}?', '{name}, could you {w} {b}?', 'did I {w} you to {b}?', 'have I {w} you to {b}?', 'could {name} {w} you to {b}?', 'is there {w} for you to {b}?', 'any {w} that you {b}?',
     'once {name} is {w}, {b}', 'while {name} is {w}, {b}', 'as soon as the {w} is {w}, {b}', 'as {name} is {w}, {b}', 'first of all, {w}, {b}', 'to the {w}: {b}', 'the {w} says: {b}', '{name} says {b}', 'a {w} for you: {b}', 'for {n} {w}: {b}', 'it is {n}, {b}', '{n} more {w} and {b}',
 )
 _OOPS = ('no', 'no', 'wait', 'sorry', 'stop', 'oops', 'I mean', 'rather', 'actually', 'correction', 'hmm', 'wrong', 'nonsense', 'forget it', 'no wait', 'wait no', 'hold on', 'argh', 'uh', 'scrap that', 'not so',
@@ -88,6 +100,20 @@ def _general(name: str, rng: random.Random) -> str:
     if name == 'l':
         return pick(rng, CAPITALS)
     return random_word(rng)
+
+
+def colour(rng: random.Random) -> str:
+    """A colour, a shade of one, or a word that may be one."""
+    return expand(pick(rng, _SHADES), rng, _with_colours(rng))
+
+
+def joint(rng: random.Random) -> str:
+    """A joint or a motor of a robot, by a word, a side or a number."""
+    return expand(pick(rng, _JOINTS), rng, _with_colours(rng))
+
+
+def _with_colours(rng: random.Random) -> Callable[[str], str]:
+    return lambda name: pick(rng, COLOURS) if name == 'c' else _general(name, rng)
 
 
 def person(rng: random.Random) -> str:
@@ -142,6 +168,8 @@ def framed(phrase: str, rng: random.Random, more: bool) -> str:
         frame = pick(rng, _FRAMES)
     before, _, after = frame.partition('{b}')
     front = expand(before, rng, lambda name: _general(name, rng))
+    if rng.random() < 0.2:
+        after = ''
     return front + ' ' * before.endswith(' ') + phrase + after
 
 
