@@ -113,7 +113,10 @@ def stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 @pytest.mark.parametrize('name', VISIONS)
-def test_the_device_sees_what_the_cpu_does(name: str, stream: Any) -> None:
+def test_the_device_sees_what_the_cpu_does(name: str, request: pytest.FixtureRequest,
+                                           stream: Any) -> None:
+    if name == 'clipped':
+        request.getfixturevalue('full')
     vision = on_device(name, stream)
     for columns, rows in ((3, 2),) if name == 'embedder' else ((3, 2), (1, 4), (2, 3)):
         patches, across = patches_of(name, columns, rows)
@@ -161,7 +164,10 @@ def no_bounds(vision: Vision) -> None:
 @pytest.mark.parametrize(('name', 'plant'), [
     ('tower', wrong_places), ('tower', wrong_turn), ('tower', wrong_pixels),
     ('embedder', wrong_places), ('embedder', no_bias), ('clipped', no_bounds)])
-def test_a_planted_error_shows(name: str, plant: Any, stream: Any) -> None:
+def test_a_planted_error_shows(name: str, plant: Any, request: pytest.FixtureRequest,
+                               stream: Any) -> None:
+    if plant is not wrong_turn:
+        request.getfixturevalue('full')
     vision = on_device(name, stream)
     plant(vision)
     patches, across = patches_of(name, 3, 2)
@@ -210,7 +216,7 @@ def repacked(source: Path, target: Path, form: str) -> Path:
 
 
 @pytest.mark.parametrize('form', ['bf16', 'nvfp4', 'mlx'])
-def test_the_memory_plan_knows_what_the_weights_take(form: str, stream: Any,
+def test_the_memory_plan_knows_what_the_weights_take(form: str, full: None, stream: Any,
                                                      tmp_path: Path) -> None:
     """Of a checkpoint on the disk; and what is packed is read."""
     folder = tmp_path / 'it'
@@ -245,7 +251,7 @@ def test_what_the_kernels_cannot() -> None:
 
 
 @pytest.mark.parametrize('name', VISIONS)
-def test_all_kernels_are_known_ahead(name: str, stream: Any,
+def test_all_kernels_are_known_ahead(name: str, full: None, stream: Any,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """What the loader compiles is what an image launches."""
     vision, used, right = on_device(name, stream), [], device.compiled
