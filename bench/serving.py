@@ -12,6 +12,7 @@ made-up word for each further id. Clients are processes of their own. Parts, in 
 http       one SSE stream and the engine alone, by turns, on the same prompt
 streams    several SSE streams, and as many sequences on the engine alone; the cost of the endpoint
 ttft       first token of a long prompt, cold and with all but its last turn cached
+saved      the KV pages of such a prompt to a file and back (engine alone)
 priority   first token of an operator's request while background requests decode (engine alone)
 ros        one SSE stream that is shown on ~/tokens too, then one beside a chat goal (needs ROS)
 sequences, kv   those of gemma-thor bench (CUDA)
@@ -41,6 +42,7 @@ sys.path += [str(ROOT), str(ROOT / 'bench')]     # last: an installed package ha
 import numpy as np  # noqa: E402
 from serving_client import Client, Streamed  # noqa: E402
 from serving_priority import priority  # noqa: E402
+from serving_saved import saved  # noqa: E402
 
 from gemma_thor_ros.chat import Chat, ModelInfo  # noqa: E402
 from gemma_thor_ros.cli import bench, bench_device  # noqa: E402
@@ -63,7 +65,7 @@ from gemma_thor_ros.text.tokenizer import Tokenizer  # noqa: E402
 from gemma_thor_ros.weights.checkpoint import open_checkpoint  # noqa: E402
 from gemma_thor_ros.weights.presets import PRESETS, preset_config  # noqa: E402
 
-PARTS = ('http', 'streams', 'ttft', 'priority', 'ros', 'sequences', 'kv')
+PARTS = ('http', 'streams', 'ttft', 'saved', 'priority', 'ros', 'sequences', 'kv')
 MAX_SEQUENCES = 16
 CHECKPOINTS = 8                          # windows of prefixes that the engine may keep
 WORDS = ('robot', 'dock', 'wall', 'battery', 'camera', 'door', 'wheel', 'lidar', 'floor', 'hall')
@@ -417,6 +419,7 @@ def run_parts(bed: Bed, end: float) -> int:
         'http': lambda: http(bed, port),
         'streams': lambda: streams(bed, port, sidecar.cpu_seconds),
         'ttft': lambda: ttft(bed, port),
+        'saved': lambda: saved(bed, conversation(bed, 101, bed.options.prompt_tokens)),
         'priority': lambda: priority(bed, bed.chat.model_info().context_length),
         'ros': lambda: ros(bed, bed.engine, bed.chat),
         'sequences': lambda: bench.measure_sequences(share),

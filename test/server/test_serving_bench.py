@@ -28,7 +28,8 @@ def receipt(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     out = tmp_path_factory.mktemp('serving')
     code = serving.main(['--out', str(out), '--model', 'demo', '--device', 'cpu', '--tokens', '16',
                          '--rounds', '1', '--prompt-tokens', '256', '--streams', '2', '--commit',
-                         'abc', '--parts', 'http,streams,ttft,priority', '--background', '3'])
+                         'abc', '--parts', 'http,streams,ttft,saved,priority', '--background',
+                         '3'])
     assert code == 0
     records: list[dict[str, Any]] = json.loads((out / 'receipt-serving.json').read_text())
     return records
@@ -50,6 +51,14 @@ def test_every_figure_has_its_record(receipt: list[dict[str, Any]]) -> None:
         assert found(receipt, 'batched_tok_s', path=path, sequences=2) > 0
     assert found(receipt, 'http_us_per_token', sequences=2) > 0
     assert found(receipt, 'rss_mb') > 50
+
+
+def test_a_prompt_is_saved_and_restored(receipt: list[dict[str, Any]]) -> None:
+    assert found(receipt, 'saved_mb', cached_tokens=240) > 1
+    assert all(found(receipt, name) > 0 for name in ('copy_out_s', 'write_s', 'read_and_check_s',
+                                                     'copy_in_s'))
+    assert found(receipt, 'ttft_ms', prefix='restored') < found(
+        receipt, 'ttft_ms', prefix='cold', path='engine', cached_tokens=240)
 
 
 def test_an_operators_first_token_beside_background_requests(
