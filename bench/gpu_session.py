@@ -1,14 +1,14 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that a first run on a CUDA device should show, in one go of about nine minutes.
+"""Everything that a first run on a CUDA device should show, in one go of about ten minutes.
 
-    python bench/gpu_session.py --out FOLDER --commit $(git rev-parse HEAD) [--seconds 540]
+    python bench/gpu_session.py --out FOLDER --commit $(git rev-parse HEAD) [--seconds 600]
 
 Each part is a process of its own with a time limit, so that a crash, a hang or a lost device
 costs that part alone; what it wrote until then stays. Parts, the most wanted first: the tests of
-the CUDA path and of the drafters, the demo model against the CPU, its drafts, then gemma-thor
-bench: decode, where the time goes, verify; drafts; sequences, 16 bit pages, prefill. Files in
-FOLDER: receipt-*.json, *.log, summary.txt.
+the CUDA path, of the drafters and of images, the demo model against the CPU, its drafts, then
+gemma-thor bench: decode, where the time goes, verify; drafts; sequences, 16 bit pages, prefill; an
+image. Files in FOLDER: receipt-*.json, *.log, summary.txt.
 
 Needs Python with NumPy, CuPy and threadpoolctl, for the tests pytest and hypothesis too; the
 package itself is taken from this tree. No network.
@@ -30,7 +30,8 @@ MAIN = 'import sys; from gemma_thor_ros.cli.main import main; sys.exit(main(sys.
 def parts(out: Path, commit: str) -> list[tuple[str, list[str], int]]:
     """What is run, in this order."""
     tests = {'model_tests': ['test_cuda_model.py', 'test_cuda_load.py'],
-             'draft_tests': ['test_draft_ops.py', 'test_cuda_drafters.py']}
+             'draft_tests': ['test_draft_ops.py', 'test_cuda_drafters.py'],
+             'image_tests': ['test_vision_ops.py', 'test_cuda_vision.py', 'test_cuda_images.py']}
     found: list[tuple[str, list[str], int]] = [
         *((name, ['-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-x',
                   *(str(ROOT / 'test' / 'kernels' / file) for file in files)], 130)
@@ -40,7 +41,8 @@ def parts(out: Path, commit: str) -> list[tuple[str, list[str], int]]:
         ('demo_drafts', [str(ROOT / 'bench' / 'device_drafts.py'), '--receipt',
                          str(out / 'receipt-demo-drafts.json'), '--commit', commit], 90)]
     # all parts of a group share the model, whose making takes longest
-    for group in (('decode', 'nodes', 'verify'), ('draft',), ('sequences', 'fp8', 'prefill')):
+    for group in (('decode', 'nodes', 'verify'), ('draft',), ('sequences', 'fp8', 'prefill'),
+                  ('tower',)):
         found.append(('-'.join(group), [
             '-c', MAIN, 'bench', '--parts', ','.join(group), '--commit', commit, '--receipt',
             str(out / f'receipt-{"-".join(group)}.json')], 190))
@@ -69,7 +71,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', type=Path, required=True, help='folder for what comes out')
     parser.add_argument('--commit', default='unknown')
-    parser.add_argument('--seconds', type=float, default=540.0, help='for all parts together')
+    parser.add_argument('--seconds', type=float, default=600.0, help='for all parts together')
     parser.add_argument('--only', default='', help='names of parts, with commas between')
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
