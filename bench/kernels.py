@@ -53,12 +53,16 @@ SHAPES = {
     'o sliding': (2816, 4096), 'o full': (2816, 8192), 'down': (2816, 2112)}
 DRAFT = {'draft q': (4096, 2816), 'draft gate-up': (11264, 2816), 'draft down': (2816, 5632)}
 ROW_VARIANTS: list[dict[str, int]] = [
-    {'MIN_BLOCKS': 3, 'ACTIVATIONS': 1}, {'ACTIVATIONS': 1}, {'ROW_TILES': 2, 'MIN_BLOCKS': 2}]
-VERIFY_VARIANTS: list[dict[str, int]] = [{'ROW_TILES': 2, 'MIN_BLOCKS': 1}]
-GATE_UP_VARIANTS: tuple[dict[str, int], ...] = (
-    {}, {'MIN_BLOCKS': 3, 'ACTIVATIONS': 1}, {'MIN_BLOCKS': 4, 'ACTIVATIONS': 1})
-DOWN_VARIANTS: tuple[dict[str, int], ...] = (
-    {}, {'WARPS': 4, 'MIN_BLOCKS': 4}, {'WARPS': 4, 'MIN_BLOCKS': 4, 'ACTIVATIONS': 1})
+    {'ROW_TILES': 2, 'MIN_BLOCKS': 2},
+    {'ROW_TILES': 2, 'MIN_BLOCKS': 2, 'STAGED': 1, 'ACTIVATIONS': 1},
+    {'ROW_TILES': 1, 'MIN_BLOCKS': 3, 'STAGED': 1, 'ACTIVATIONS': 1}]
+VERIFY_VARIANTS: list[dict[str, int]] = [
+    {'ROW_TILES': 1, 'MIN_BLOCKS': 2, 'STAGED': 0}, {'ROW_TILES': 2, 'MIN_BLOCKS': 1, 'STAGED': 0},
+    {'ROW_TILES': 2, 'MIN_BLOCKS': 1, 'ACTIVATIONS': 2}, {'ROW_TILES': 1, 'MIN_BLOCKS': 2}]
+EXPERT_VARIANTS: tuple[dict[str, int], ...] = (
+    {}, {'MIN_BLOCKS': 3}, {'MIN_BLOCKS': 3, 'STAGES': 2}, {'STAGES': 4, 'WARPS': 12,
+                                                            'MIN_BLOCKS': 1},
+    {'WARPS': 16, 'MIN_BLOCKS': 1}, {'ACTIVATIONS': 1})
 PROMPTS = (64, 512, 4096)                # rows of a prefill step
 BF16_TFLOPS = 790.0                      # an H200's matrix rate, measured with wgmma
 # window, query heads, kv heads, head dim of 26B-A4B
@@ -215,7 +219,7 @@ def projections(bench: Bench) -> None:
             variants: list[dict[str, int]] = [{}]
             if name in ('qkv sliding', 'o sliding', 'gate-up'):
                 variants += ROW_VARIANTS if rows == 1 else []
-                variants += [{'ROW_TILES': 2, 'MIN_BLOCKS': 1}] if rows == 8 else []
+                variants += ROW_VARIANTS[1:2] if rows == 8 else []
                 variants += VERIFY_VARIANTS if rows == 16 else []
             for variant in variants:
                 with constants(gemm_nvfp4, 'spec', **variant):
@@ -299,32 +303,27 @@ def experts(bench: Bench) -> None:
         weight_bytes = hit * 9 * hidden * inner_size // 16
         pairs = rows * cases.CHOSEN
         context = {'rows': rows, 'distinct_experts': hit}
-        for variant in GATE_UP_VARIANTS if rows in (1, 16) else ({},):
+        dense_bytes = 9 * 3 * hidden * inner_size // 16
+        wide = cases.random_rows(cp, (rows, 3 * inner_size), 7)
+        first = moe_nvfp4.DenseGateUp(wide, x, dense_gate_up)
+        second = moe_nvfp4.DenseDown(cases.poisoned(cp, (rows, 3, hidden), 'f32'), wide,
+                                     dense_down)
+        ways: list[tuple[bool, dict[str, int]]] = [(False, {})]
+        ways += [(True, variant) for variant in (EXPERT_VARIANTS if rows in (1, 16) else ({},))]
+        for dense, variant in ways:
             with constants(moe_nvfp4, 'gate_up_spec', **variant):
-                bench.measure('moe_gate_up', 2 * weight_bytes + 2 * pairs * (hidden + inner_size),
-                              lambda i, x=x, inner=inner, routes=routes:
+                bench.measure('moe_gate_up', 2 * (weight_bytes + dense * dense_bytes),
+                              lambda i, x=x, inner=inner, routes=routes, first=first, dense=dense:
                               moe_nvfp4.moe_nvfp4_gate_up(inner, x, routes[i % 16][0], gate_up,
-                                                          stream), 96, **context, **variant)
-        for variant in DOWN_VARIANTS if rows in (1, 16) else ({},):
+                                                          stream, first if dense else None), 96,
+                              **context, dense=dense, **variant)
             with constants(moe_nvfp4, 'down_spec', **variant):
-                bench.measure('moe_down', weight_bytes + 2 * pairs * (hidden + inner_size),
-                              lambda i, inner=inner, results=results, routes=routes:
+                bench.measure('moe_down', weight_bytes + dense * dense_bytes,
+                              lambda i, inner=inner, results=results, routes=routes, second=second,
+                              dense=dense:
                               moe_nvfp4.moe_nvfp4_down(results, inner, routes[i % 16][0], down,
-                                                       stream), 96, **context, **variant)
-        if rows in (1, 16):
-            dense_bytes = 9 * 3 * hidden * inner_size // 16
-            wide = cases.random_rows(cp, (rows, 3 * inner_size), 7)
-            first = moe_nvfp4.DenseGateUp(wide, x, dense_gate_up)
-            second = moe_nvfp4.DenseDown(cases.poisoned(cp, (rows, 3, hidden), 'f32'), wide,
-                                         dense_down)
-            bench.measure('moe_gate_up', 2 * weight_bytes + 2 * dense_bytes,
-                          lambda i, x=x, inner=inner, routes=routes, first=first:
-                          moe_nvfp4.moe_nvfp4_gate_up(inner, x, routes[i % 16][0], gate_up, stream,
-                                                      first), 96, **context, dense=True)
-            bench.measure('moe_down', weight_bytes + dense_bytes,
-                          lambda i, inner=inner, results=results, routes=routes, second=second:
-                          moe_nvfp4.moe_nvfp4_down(results, inner, routes[i % 16][0], down, stream,
-                                                   second), 96, **context, dense=True)
+                                                       stream, second if dense else None), 96,
+                              **context, dense=dense, **variant)
         bench.measure('moe_combine', pairs * hidden * 2 + rows * hidden * 4,
                       lambda i, out=out, results=results, routes=routes:
                       moe_nvfp4.moe_nvfp4_combine(out, results, *routes[i % 16], stream), 96,
@@ -411,13 +410,25 @@ def compile_all() -> None:
                                       fragment_order.row_tiles(outputs, pair))
                       for pair in (False, True)]
         specs += [gemm_bf16.spec(columns, rows, False) for _, columns in cases.BF16]
-        specs += [gemm_bf16.spec(2816, rows, True), head_nvfp4.spec(2816, rows, shared, hardware),
-                  moe_nvfp4.gate_up_spec(2816, rows, 8, 128, hardware),
-                  moe_nvfp4.down_spec(704, rows, 8, 128, hardware)]
+        specs += [gemm_bf16.spec(2816, rows, True), head_nvfp4.spec(2816, rows, shared, hardware)]
     specs += [prefill_gemm.spec(tile, pair, hardware)
               for tile in prefill_gemm.TILES for pair in (False, True)]
     specs += [prefill_gemm.experts_spec(shape, pair, hardware)
               for shape in prefill_moe.TILES.values() for pair in (False, True)]
+    compile_together(specs)
+
+
+def compile_experts() -> None:
+    """The same for the ways to run the experts."""
+    hardware = device.has_e2m1_conversion()
+    compile_together([moe_nvfp4.combine_spec(cases.CHOSEN)] + [
+        make(columns, rows, cases.CHOSEN, cases.EXPERTS[0], hardware, dense, **variant)
+        for rows in (1, 16) for dense in (0, 3) for variant in EXPERT_VARIANTS
+        for make, columns in ((moe_nvfp4.gate_up_spec, 2816), (moe_nvfp4.down_spec, 704))])
+
+
+def compile_together(specs: Sequence[compiler.KernelSpec]) -> None:
+    """Into the cache, by several threads."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda spec: compiler.cached_cubin(spec, device.info().arch), specs))
 
@@ -426,13 +437,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--receipt', type=Path, help='write the records here as JSON')
     parser.add_argument('--commit', default='unknown')
+    parser.add_argument('--only', default='', help='names of parts, with commas between')
     arguments = parser.parse_args()
     device.info()
-    compile_all()
     bench = Bench('python bench/kernels.py', arguments.commit)
+    if not arguments.only:
+        compile_all()
+    compile_experts()
     failures = 0
-    for part in (Bench.bandwidth, projections, experts, heads, drafts, prompts,
-                 prompt_attention):
+    parts = (projections, experts, heads, drafts, prompts, prompt_attention)
+    wanted = arguments.only.split(',') if arguments.only else [part.__name__ for part in parts]
+    for part in (Bench.bandwidth, *(part for part in parts if part.__name__ in wanted)):
         try:
             part(bench)
         except Exception:  # noqa: BLE001  the other parts' figures are worth having

@@ -7,6 +7,8 @@
 // Included after attention_chunks.cuh. Constants: D, KV, GROUP.
 
 #define Q_HEADS (KV * GROUP)
+#define GROUP_CHUNKS 32
+#define MAX_CHUNKS 512                   // of a query, where a block adds them
 #define LOWEST (-1e30f)                  // the maximum of keys without a visible key
 
 // 1, 2 or 4 columns of a lane.
@@ -30,54 +32,47 @@ __device__ __forceinline__ Columns<VEC> load_columns(const float* from) {
     return c;
 }
 
-// 32 VEC columns of one query by one warp: `count` chunks in ascending order, AHEAD in flight, the
-// first of them requested before the maxima are there.
+// Those of chunks first .. first + AHEAD - 1 that lie below `count`.
 template <int VEC, int AHEAD>
-__device__ __forceinline__ void combine(u16* out, const float* partial, const float2* partial_ml,
-                                        int count, float scale, int lane) {
-    partial += lane * VEC;
-    Columns<VEC> parts[AHEAD];
+__device__ __forceinline__ void request_parts(Columns<VEC> (&parts)[AHEAD], const float* partial,
+                                              int first, int count) {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-        if (i < count) parts[i] = load_columns<VEC>(partial + (u64)i * D);
+        if (first + i < count) parts[i] = load_columns<VEC>(partial + (u64)(first + i) * D);
     }
-    float top = LOWEST;
-    for (int c = lane; c < count; c += 32) top = fmaxf(top, load_result(partial_ml + c).x);
-#pragma unroll
-    for (int mask = 16; mask > 0; mask >>= 1) {
-        top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, mask));
+}
+
+// Chunks base .. base + 31 of `count`, in ascending order, AHEAD in flight; the first AHEAD are in
+// `parts` already. `partial` points at this lane's columns of chunk 0.
+template <int VEC, int AHEAD>
+__device__ __forceinline__ void add_group(Columns<VEC>& sum, float& norm,
+                                          Columns<VEC> (&parts)[AHEAD], const float* partial,
+                                          const float2* partial_ml, int base, int count, float top,
+                                          int lane) {
+    float weight = 0.0f, total = 0.0f;
+    if (base + lane < count) {
+        const float2 ml = load_result(partial_ml + base + lane);
+        weight = exp2_fast(ml.x - top);
+        total = __fmul_rn(weight, ml.y);
     }
-    Columns<VEC> sum = {};
-    float norm = 0.0f;
-    for (int base = 0; base < count; base += 32) {
-        float weight = 0.0f, total = 0.0f;
-        if (base + lane < count) {
-            const float2 ml = load_result(partial_ml + base + lane);
-            weight = exp2_fast(ml.x - top);
-            total = __fmul_rn(weight, ml.y);
-        }
-        const int chunks = min(32, count - base);
-        for (int c = 0; c < chunks; c += AHEAD) {
-            if (base + c > 0) {
+    const int chunks = min(GROUP_CHUNKS, count - base);
+    sum = {};
+    norm = 0.0f;
+    for (int c = 0; c < chunks; c += AHEAD) {
+        if (c > 0) request_parts<VEC, AHEAD>(parts, partial, base + c, base + chunks);
 #pragma unroll
-                for (int i = 0; i < AHEAD; ++i) {
-                    if (c + i < chunks) {
-                        parts[i] = load_columns<VEC>(partial + (u64)(base + c + i) * D);
-                    }
-                }
-            }
+        for (int i = 0; i < AHEAD; ++i) {
+            if (c + i >= chunks) break;
+            const float w = __shfl_sync(FULL_MASK, weight, c + i);
+            norm = __fadd_rn(norm, __shfl_sync(FULL_MASK, total, c + i));
 #pragma unroll
-            for (int i = 0; i < AHEAD; ++i) {
-                if (c + i >= chunks) break;
-                const float w = __shfl_sync(FULL_MASK, weight, c + i);
-                norm = __fadd_rn(norm, __shfl_sync(FULL_MASK, total, c + i));
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) sum.x[e] = fmaf(w, parts[i].x[e], sum.x[e]);
-            }
+            for (int e = 0; e < VEC; ++e) sum.x[e] = fmaf(w, parts[i].x[e], sum.x[e]);
         }
     }
-    const float factor = scale / norm;
-    out += lane * VEC;
+}
+
+template <int VEC>
+__device__ __forceinline__ void store_columns(u16* out, const Columns<VEC>& sum, float factor) {
     if (VEC == 1) {
         *out = to_bf16(sum.x[0] * factor);
     } else {
@@ -88,16 +83,64 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, const fl
     }
 }
 
+// 32 VEC columns of one query: groups of 32 chunks, each in ascending order, are added in ascending
+// order. By one warp, or by `split` of a block, of which this is number `part`: `room` then holds
+// the groups' sums, and all of them come here together.
+template <int VEC, int AHEAD>
+__device__ __forceinline__ void combine(u16* out, const float* partial, const float2* partial_ml,
+                                        int count, float scale, int lane, int part = 0,
+                                        int split = 1, float2* room = 0) {
+    partial += lane * VEC;
+    out += lane * VEC;
+    int base = part * GROUP_CHUNKS;
+    Columns<VEC> parts[AHEAD];
+    request_parts<VEC, AHEAD>(parts, partial, base, count);      // before the maxima are known
+    float top = LOWEST;
+    for (int c = lane; c < count; c += 32) top = fmaxf(top, load_result(partial_ml + c).x);
+#pragma unroll
+    for (int mask = 16; mask > 0; mask >>= 1) {
+        top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, mask));
+    }
+    Columns<VEC> sum = {}, more;
+    float norm = 0.0f, more_norm;
+    for (; base < count; base += split * GROUP_CHUNKS) {
+        if (base >= split * GROUP_CHUNKS) request_parts<VEC, AHEAD>(parts, partial, base, count);
+        add_group<VEC, AHEAD>(more, more_norm, parts, partial, partial_ml, base, count, top, lane);
+        if (split > 1) {
+            room[base + lane] = make_float2(more.x[0], more_norm);
+        } else if (base == 0) {
+            sum = more;
+            norm = more_norm;
+        } else {
+            norm = __fadd_rn(norm, more_norm);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) sum.x[e] = __fadd_rn(sum.x[e], more.x[e]);
+        }
+    }
+    if (split > 1) {
+        __syncthreads();
+        if (part > 0) return;
+        sum.x[0] = room[lane].x;
+        norm = room[lane].y;
+        for (base = GROUP_CHUNKS; base < count; base += GROUP_CHUNKS) {
+            sum.x[0] = __fadd_rn(sum.x[0], room[base + lane].x);
+            norm = __fadd_rn(norm, room[base + lane].y);
+        }
+    }
+    store_columns<VEC>(out, sum, scale / norm);
+}
+
 // The same for query head `head` of a row; the chunks of its sequence start at `low_chunk`.
 template <int VEC, int AHEAD>
 __device__ __forceinline__ void combine_row(u16* out, const float* partial,
                                             const float2* partial_ml, int max_chunks, int row,
                                             int head, int position, int low_chunk, int slice,
-                                            float scale, int lane) {
+                                            float scale, int lane, int part = 0,
+                                            int split = 1, float2* room = 0) {
     const u64 place = (u64)row * Q_HEADS + head;
     const int first = chunk_of(first_visible(position));
     const u64 chunk = place * max_chunks + (first - low_chunk);
     combine<VEC, AHEAD>(out + place * D + slice * 32 * VEC,
                         partial + chunk * D + slice * 32 * VEC, partial_ml + chunk,
-                        chunk_of(position) - first + 1, scale, lane);
+                        chunk_of(position) - first + 1, scale, lane, part, split, room);
 }

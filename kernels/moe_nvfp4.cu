@@ -13,130 +13,42 @@
 // row_scales     (E, row tiles, 2) f32
 //
 // Bytes moved: 27 / 16 H I for each distinct expert (its three matrices, once), and T K (2 H + 4 I)
-// 2 of rows. Bound by reading the weights.
-// Each block first lists the distinct experts and their pairs in shared memory, so routing needs no
-// launch to sort. moe_nvfp4_down must come right behind moe_nvfp4_gate_up. An
-// item is one row tile of one distinct expert; a grid that just fills the device walks the items,
-// with the next item's weights requested as the present one's are used up. The rows of an expert
-// are the columns of one matrix instruction (of two for more than 8), so its weights are read
-// once. gate_up: an item is a block's, the warps share its depth (K_WARPS * WARP_TILES tiles) and
-// add up in their order. down: an item is a warp's, over the full depth. A row's sums never
-// depend on who shares its experts or on the grid; combine adds best expert first.
+// 2 of rows. Bound by reading the weights, closely followed by decoding them.
+// An item is one row tile of one distinct expert, and a warp's: it takes all columns, so that no
+// sum crosses warps, and its lanes hold gate and up of the same numbers. The rows of an expert are
+// the columns of one matrix instruction (of two for more than 8), so its weights are read once.
+// Blocks that just fill the device share the items evenly, each a run of neighbours, so that its
+// warps read the same rows of activations at about the same time. Weights come through a ring of
+// shared memory (weight_ring.cuh) that runs on across items.
+// moe_nvfp4_down must come right behind moe_nvfp4_gate_up. A row's sums never depend on who shares
+// its experts or on the grid; combine adds best expert first.
 //
 // With DENSE the launches do a layer's dense MLP too, whose matrices have H and DENSE * I columns:
 //   gate_up  dense_inner = gelu_tanh(bf16(G x')) * bf16(U x'), x' (T, H) bf16
 //   down     dense_parts[:, j] = D[:, j I ..] dense_inner[:, j I ..], j < DENSE; (T, DENSE, H) f32,
 //            to be added in order and rounded by who reads them
-// Its items come first: gate_up's need no routing, so their weights are requested before the wait,
-// and while they are multiplied those of the first experts are on their way.
+// A block's share of it comes first: gate_up's needs no routing, so that its weights are requested
+// before the wait.
 //
 // PRECOND: at most 16 tokens and 128 pairs; a token's expert ids differ; H and I multiples of 8.
 // PRECOND (DENSE): I a multiple of 64
-// PRECOND: PREFETCH a multiple of ACTIVATIONS, or all tiles of a warp.
-// Constants: ENTRY (0 gate_up, 1 down, 2 combine), COLUMNS, COLUMN_TILES, PREFETCH, BLOCKS (8
-// tokens or fewer: 1, else 2), CHOSEN (K), NUM_EXPERTS (E), MIN_BLOCKS, ACTIVATIONS (tiles of them
-// in flight), DENSE (0: no dense MLP); gate_up: K_WARPS, WARP_TILES; down: WARPS.
-
-#define MAX_TOKENS 16
-#define MAX_PAIRS 128
+// Constants: ENTRY (0 gate_up, 1 down, 2 combine), CHOSEN (K); 0 and 1: COLUMNS, COLUMN_TILES,
+// BLOCKS (8 tokens or fewer: 1, else 2), NUM_EXPERTS (E), DENSE (0: no dense MLP), WARPS,
+// MIN_BLOCKS, STAGE_TILES and STAGES of the ring, ACTIVATIONS (tiles of them in flight, a divisor
+// of STAGE_TILES).
 
 #if ENTRY != 2
 
-struct Routing {
-    u32 tokens[NUM_EXPERTS];     // bit t: token t goes to this expert
-    u8 start[NUM_EXPERTS];       // of its pairs in `pairs`
-    u16 expert_of[MAX_PAIRS];    // NUM_EXPERTS: none
-    u16 hit[MAX_PAIRS];          // the distinct experts
-    u8 first[MAX_PAIRS + 1];     // of each of them in `pairs`, and the end
-    u8 pairs[MAX_PAIRS];         // by expert, ascending
-    int num_hit;
-};
+#include "expert_routing.cuh"
+#include "weight_ring.cuh"
 
-// Called by the whole block before anything depends on the kernel before.
-__device__ __forceinline__ void clear_routing(Routing& routing, int num_threads) {
-    for (int e = threadIdx.x; e < NUM_EXPERTS; e += num_threads) routing.tokens[e] = 0;
-    __syncthreads();
-}
-
-__device__ __forceinline__ int expert_of_pair(const int* expert_ids, int pair) {
-    u32 expert = load_result((const u32*)expert_ids + pair);
-    return expert < NUM_EXPERTS ? expert : NUM_EXPERTS;
-}
-
-__device__ __forceinline__ void read_routing(Routing& routing, const int* expert_ids,
-                                             int num_pairs, int num_threads) {
-    if (num_pairs == CHOSEN) {           // one token: nothing to sort
-        if (threadIdx.x < CHOSEN) {
-            int expert = expert_of_pair(expert_ids, threadIdx.x);
-            routing.hit[threadIdx.x] = (u16)expert;
-            routing.first[threadIdx.x + 1] = (u8)(threadIdx.x + 1);
-            routing.pairs[threadIdx.x] = (u8)threadIdx.x;
-            if (threadIdx.x == 0) {
-                routing.first[0] = 0;
-                routing.num_hit = expert < NUM_EXPERTS ? CHOSEN : 0;
-            }
-        }
-        __syncthreads();
-        return;
-    }
-    for (int pair = threadIdx.x; pair < num_pairs; pair += num_threads) {
-        int expert = expert_of_pair(expert_ids, pair);
-        routing.expert_of[pair] = (u16)expert;
-        if (expert < NUM_EXPERTS) atomicOr(&routing.tokens[expert], 1u << (pair / CHOSEN));
-    }
-    __syncthreads();
-    if (threadIdx.x < WARP) {
-        int lane = threadIdx.x, count = 0, before = 0;
-        for (int first = 0; first < NUM_EXPERTS; first += WARP) {
-            int expert = first + lane;
-            int own = expert < NUM_EXPERTS ? __popc(routing.tokens[expert]) : 0, upto = own;
-#pragma unroll
-            for (int step = 1; step < WARP; step *= 2) {
-                int other = __shfl_up_sync(FULL_MASK, upto, step);
-                if (lane >= step) upto += other;
-            }
-            u32 hits = __ballot_sync(FULL_MASK, own > 0);
-            if (own > 0) {
-                int place = count + __popc(hits & ((1u << lane) - 1));
-                routing.hit[place] = (u16)expert;
-                routing.first[place] = routing.start[expert] = (u8)(before + upto - own);
-            }
-            count += __popc(hits);
-            before += __shfl_sync(FULL_MASK, upto, WARP - 1);
-        }
-        if (lane == 0) {
-            routing.num_hit = count;
-            routing.first[count] = (u8)before;
-        }
-    }
-    __syncthreads();
-    for (int pair = threadIdx.x; pair < num_pairs; pair += num_threads) {
-        int expert = routing.expert_of[pair];
-        if (expert == NUM_EXPERTS) continue;
-        u32 earlier = routing.tokens[expert] & ((1u << (pair / CHOSEN)) - 1);
-        routing.pairs[routing.start[expert] + __popc(earlier)] = (u8)pair;
-    }
-    __syncthreads();
-}
+#define THREADS (WARPS * WARP)
 
 struct Matrices {
     const uint4* __restrict__ codes;
     const u32* __restrict__ scales;
     const float* __restrict__ row_scales;
 };
-
-// Where an item's weights start, and the scales of its row tile.
-struct Source {
-    const uint4* codes;
-    const u32* scales;
-    const u32* row_scales;
-};
-
-// `tile` and `row_tile` count from the start of all matrices.
-__device__ __forceinline__ Source source_at(const Matrices& of, u64 tile, u64 row_tile) {
-    return {of.codes + tile * TILE_CODE_VECTORS, of.scales + tile * TILE_SCALE_WORDS,
-            (const u32*)of.row_scales + 2 * row_tile};
-}
 
 struct Work {
     Matrices experts, dense;
@@ -145,103 +57,184 @@ struct Work {
 };
 
 // An item: a row tile of a unit. Units are the DENSE parts of the dense MLP, then the distinct
-// experts. Places advance without a division.
+// experts.
 struct Place {
     int unit, tile;
 };
 
-__device__ __forceinline__ Place place_of(int item, int num_row_tiles) {
-    return {item / num_row_tiles, item % num_row_tiles};
+// A block's items: first so many of the dense MLP's, then of the experts'.
+struct Share {
+    int first_dense, num_dense, first_expert, num_items;
+    float per_unit;              // 1 / num_row_tiles
+};
+
+__device__ __forceinline__ int part_of(int count, int block) {
+    return (u32)count * (u32)block / gridDim.x;
 }
 
-__device__ __forceinline__ Place advanced(Place place, const Place& step, int num_row_tiles) {
-    place.unit += step.unit;
-    place.tile += step.tile;
-    if (place.tile >= num_row_tiles) {
-        place.tile -= num_row_tiles;
-        ++place.unit;
-    }
-    return place;
+__device__ __forceinline__ void find_dense(Share& share, int num_row_tiles) {
+    share.first_dense = part_of(DENSE * num_row_tiles, blockIdx.x);
+    share.num_dense = part_of(DENSE * num_row_tiles, blockIdx.x + 1) - share.first_dense;
+    share.per_unit = 1.0f / (float)num_row_tiles;
 }
 
-// Rows that a unit has, and the n-th one's token or pair; -1 past the last.
+// Behind find_dense. So many experts that all blocks have as many items in all, but for one; where
+// there are few, neighbours may both do an item.
+__device__ __forceinline__ void find_experts(Share& share, int num_row_tiles, int num_hit) {
+    const int all = (DENSE + num_hit) * num_row_tiles;
+    const int end = part_of(all, blockIdx.x + 1) - share.first_dense - share.num_dense;
+    share.first_expert = part_of(all, blockIdx.x) - share.first_dense;
+    share.num_items = share.num_dense + max(end - share.first_expert, 0);
+}
+
+__device__ __forceinline__ Place place_of(const Share& share, int item, int num_row_tiles) {
+    const bool dense = item < share.num_dense;
+    const int number = item + (dense ? share.first_dense : share.first_expert - share.num_dense);
+    // exact: a half off any border, and far fewer than 2^20 items
+    const int unit = (int)(((float)number + 0.5f) * share.per_unit);
+    return {unit + (dense ? 0 : DENSE), number - unit * num_row_tiles};
+}
+
+// A warp's first item. Neighbours in a block go to different schedulers, and the blocks of a
+// multiprocessor begin at different ones.
+__device__ __forceinline__ int first_item() {
+    const u32 turn = blockIdx.x * MIN_BLOCKS / gridDim.x;
+    return (threadIdx.x / WARP + turn * (WARPS / 2 + 1)) % WARPS;
+}
+
+// Rows that a unit has, and the n-th one's token or pair.
 __device__ __forceinline__ int num_rows(const Work& work, const Routing& routing, int unit) {
     if (unit < DENSE) return work.num_tokens;
     return routing.first[unit - DENSE + 1] - routing.first[unit - DENSE];
 }
 
-__device__ __forceinline__ int row_of(const Work& work, const Routing& routing, int unit, int n) {
-    if (n >= num_rows(work, routing, unit)) return -1;
+__device__ __forceinline__ int row_of(const Routing& routing, int unit, int n) {
     return unit < DENSE ? n : routing.pairs[routing.first[unit - DENSE] + n];
+}
+
+__device__ __forceinline__ Source source_of(const Work& work, const Routing& routing,
+                                            const Place& at, int lane) {
+    const bool dense = at.unit < DENSE;
+    const Matrices& from = dense ? work.dense : work.experts;
+    if (ENTRY == 1 && dense)             // a part of each row
+        return source_at(from.codes, from.scales, from.row_scales,
+                         (u32)(at.tile * DENSE + at.unit) * COLUMN_TILES, at.tile, lane);
+    const u32 matrix = dense ? at.unit : routing.hit[at.unit - DENSE];
+    const u32 row_tile = matrix * work.num_row_tiles + at.tile;
+    return source_at(from.codes, from.scales, from.row_scales, row_tile * COLUMN_TILES, row_tile,
+                     lane);
+}
+
+// One warp's ring, and what it requests next.
+struct Ring {
+    Slots slots;
+    u32 read, filled;            // the slots that are read and filled next
+    int item, stage;             // of what is requested next; ITEM_STAGES: the next item's first
+    Source from;
+};
+
+__device__ __forceinline__ void request_next(Ring& ring, const Work& work, const Routing& routing,
+                                             const Share& share, int lane, u64 policy) {
+    if (ring.stage == ITEM_STAGES) {
+        ring.stage = 0;
+        ring.item += WARPS;
+        if (ring.item < share.num_items)
+            ring.from = source_of(work, routing, place_of(share, ring.item, work.num_row_tiles),
+                                  lane);
+    }
+    if (ring.item < share.num_items)
+        request_stage(ring.slots, ring.filled, ring.from, ring.stage++, lane, policy);
+    commit_copies();
+    ring.filled = next_slot(ring.filled);
+}
+
+// This lane's part of a tile of activations, 8 t columns in.
+template <int NB>
+__device__ __forceinline__ void load_rows(ActivationTile (&x)[NB], const u16* const (&rows)[NB],
+                                          int tile, int lane) {
+#if COLUMNS % TILE_COLUMNS == 0
+#pragma unroll
+    for (int m = 0; m < NB; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+            x[m].half[h] = load_activations(rows[m] + tile * TILE_COLUMNS + 32 * h);
+#else
+    load_activation_tile<NB>(x, rows, lane & 3, tile, COLUMNS);
+#endif
+}
+
+// The next item's products with the rows at `rows`; gives the scales of its rows.
+template <int NB>
+__device__ __forceinline__ float2 multiply_item(float (&acc)[2][NB][4], Ring& ring,
+                                                const u16* const (&rows)[NB], const Work& work,
+                                                const Routing& routing, const Share& share,
+                                                int lane, u64 policy) {
+    constexpr int AHEAD = NB == 1 ? ACTIVATIONS : 1;
+    ActivationTile x[AHEAD][NB];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i)
+        if (i < COLUMN_TILES) load_rows<NB>(x[i], rows, i, lane);
+    u32 slot = 0;
+#pragma unroll(ITEM_STAGES <= 3 ? 3 : 1)
+    for (int stage = 0; stage < ITEM_STAGES; ++stage) {
+        wait_for_copies<STAGES - 2>();
+        __syncwarp();            // what other lanes copied is there, and they have read the slot
+        request_next(ring, work, routing, share, lane, policy);      // that is filled now
+        slot = ring.read;
+        WeightTile w = read_tile(ring.slots, slot, 0);
+#pragma unroll
+        for (int i = 0; i < STAGE_TILES; ++i) {
+            const int tile = stage * STAGE_TILES + i;
+            if (COLUMN_TILES % STAGE_TILES != 0 && tile >= COLUMN_TILES) continue;
+            const WeightTile now = w;
+            if (i + 1 < STAGE_TILES) w = read_tile(ring.slots, slot, i + 1);
+            multiply_tile<NB>(acc, now, x[i % AHEAD]);
+            if (i % AHEAD != AHEAD - 1) continue;
+            // the next ones together: they share a counter, so that each wait is for all
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j)
+                if (tile + 1 + j < COLUMN_TILES) load_rows<NB>(x[j], rows, tile + 1 + j, lane);
+        }
+        ring.read = next_slot(ring.read);
+    }
+    return read_row_scales(ring.slots, slot, lane);
 }
 
 #endif
 
 #if ENTRY == 0
 
-#define THREADS (K_WARPS * WARP)
-
-__device__ __forceinline__ bool in_matrix(int column_tile) {
-    return K_WARPS * WARP_TILES == COLUMN_TILES || column_tile < COLUMN_TILES;
-}
-
-__device__ __forceinline__ Source source_of(const Work& work, const Routing& routing,
-                                            const Place& at) {
+// One item for the up to 8 * NB rows of its unit.
+template <int NB>
+__device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict__ dense_inner,
+                                        const u16* x, const u16* dense_x, const Place& at,
+                                        int count, Ring& ring, const Work& work,
+                                        const Routing& routing, const Share& share, int lane,
+                                        u64 policy) {
+    const int g = lane >> 2, t = lane & 3, width = work.num_row_tiles * 8;
     const bool dense = at.unit < DENSE;
-    const u32 matrix = dense ? at.unit : routing.hit[at.unit - DENSE];
-    const u32 row_tile = matrix * work.num_row_tiles + at.tile;
-    return source_at(dense ? work.dense : work.experts, row_tile * COLUMN_TILES, row_tile);
-}
-
-// One row tile for the up to 8 * NB rows at `rows`; leaves w with the first tiles of `next`.
-template <int NB>
-__device__ __forceinline__ void multiply_item(float (&partial)[BLOCKS][PARTIAL_SIZE],
-                                              WeightTile (&w)[PREFETCH],
-                                              const u16* const (&rows)[NB], const Source& now,
-                                              const Source& next, bool has_next, int first_tile,
-                                              int lane, u64 policy) {
-    const int t = lane & 3;
-    constexpr int AHEAD = NB == 1 ? ACTIVATIONS : 1;
-    ActivationTile x_tile[AHEAD][NB];
-#pragma unroll
-    for (int i = 0; i < AHEAD; ++i)
-        if (i < WARP_TILES && in_matrix(first_tile + i))
-            load_activation_tile<NB>(x_tile[i], rows, t, first_tile + i, COLUMNS);
-    float acc[2][NB][4] = {};
-    for (int base = 0; base < WARP_TILES; base += PREFETCH) {
-#pragma unroll
-        for (int i = 0; i < PREFETCH; ++i) {
-            int tile = base + i, ahead = tile + AHEAD;
-            if (tile >= WARP_TILES) continue;
-            if (in_matrix(first_tile + tile)) multiply_tile<NB>(acc, w[i], x_tile[i % AHEAD]);
-            if (ahead < WARP_TILES && in_matrix(first_tile + ahead))
-                load_activation_tile<NB>(x_tile[i % AHEAD], rows, t, first_tile + ahead, COLUMNS);
-            bool same_row = tile + PREFETCH < WARP_TILES;
-            const uint4* codes = same_row ? now.codes : next.codes;
-            const u32* scales = same_row ? now.scales : next.scales;
-            int column_tile = first_tile + (same_row ? tile + PREFETCH : i);
-            if ((same_row || has_next) && in_matrix(column_tile))
-                w[i] = load_tile(codes, scales, column_tile, lane, policy);
-        }
-    }
-#pragma unroll
-    for (int m = 0; m < NB; ++m)
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-            partial[m][j * (WARP + 1) + lane] = acc[0][m][j] + acc[1][m][j];
-}
-
-// The rows of a unit that this lane reads.
-template <int NB>
-__device__ __forceinline__ void find_rows(const u16* (&rows)[NB], const u16* x, const u16* dense_x,
-                                          const Work& work, const Routing& routing, int unit,
-                                          int lane) {
+    const u16* rows[NB];
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
-        const int row = row_of(work, routing, unit, 8 * m + (lane >> 2));
-        const u16* from = unit < DENSE ? dense_x : x;
-        const u32 token = unit < DENSE ? row : row / CHOSEN;
-        rows[m] = row < 0 ? 0 : from + token * COLUMNS + 8 * (lane & 3);
+        // a column without a row has any other's: nobody reads what comes of it
+        const u32 row = row_of(routing, at.unit, min(8 * m + g, count - 1));
+        rows[m] = (dense ? dense_x + row * COLUMNS : x + row / CHOSEN * COLUMNS) + 8 * t;
+    }
+    float acc[2][NB][4] = {};
+    const float2 scale = multiply_item<NB>(acc, ring, rows, work, routing, share, lane, policy);
+#pragma unroll
+    for (int m = 0; m < NB; ++m) {
+#pragma unroll
+        for (int parity = 0; parity < 2; ++parity) {
+            const int n = 8 * m + 2 * t + parity;
+            if (n >= count) continue;
+            const float gate = (acc[0][m][parity] + acc[1][m][parity]) * scale.x;
+            const float up = (acc[0][m][2 + parity] + acc[1][m][2 + parity]) * scale.y;
+            const u16 value = to_bf16(gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up));
+            const u32 number = row_of(routing, at.unit, n), column = at.tile * 8 + g;
+            if (dense) dense_inner[(number * DENSE + at.unit) * width + column] = value;
+            else inner[number * width + column] = value;
+        }
     }
 }
 
@@ -251,150 +244,85 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
                   const u32* __restrict__ scales, const float* __restrict__ row_scales,
                   const uint4* __restrict__ dense_codes, const u32* __restrict__ dense_scales,
                   const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles) {
-    // of two items: while some threads finish one, others begin the next
-    __shared__ float partial[2][K_WARPS][BLOCKS][PARTIAL_SIZE];
-    __shared__ float tile_scales[2][2];
     __shared__ Routing routing;
-    int buffer = 0;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first_tile = warp * WARP_TILES;
+    const int lane = threadIdx.x % WARP;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
-    const Place step = place_of(gridDim.x, num_row_tiles);
-    Place at = place_of(blockIdx.x, num_row_tiles);
-    u64 policy = streaming_policy();
-    Source now = {};
-    WeightTile w[PREFETCH];
-    if (at.unit < DENSE) {
-        now = source_of(work, routing, at);
-#pragma unroll
-        for (int i = 0; i < PREFETCH; ++i)
-            if (in_matrix(first_tile + i))
-                w[i] = load_tile(now.codes, now.scales, first_tile + i, lane, policy);
+    const u64 policy = streaming_policy();
+    Share share;
+    find_dense(share, num_row_tiles);
+    int item = first_item(), requested = 0;
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}};
+    constexpr int EARLY = STAGES - 1 < ITEM_STAGES ? STAGES - 1 : ITEM_STAGES;
+    share.num_items = share.num_dense;
+    if (item < share.num_dense) {
+        ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
+        for (; requested < EARLY; ++requested)
+            request_next(ring, work, routing, share, lane, policy);
     }
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
     allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
-    read_routing(routing, expert_ids, num_pairs, THREADS);
-    const int num_units = DENSE + routing.num_hit;
-    if (at.unit >= num_units) return;
-    if (at.unit >= DENSE) {
-        now = source_of(work, routing, at);
-#pragma unroll
-        for (int i = 0; i < PREFETCH; ++i)
-            if (in_matrix(first_tile + i))
-                w[i] = load_tile(now.codes, now.scales, first_tile + i, lane, policy);
+    // warps that keep step with one another would all wait for each line of a few rows
+    for (int i = threadIdx.x; i < min(work.num_tokens, 2) * (COLUMNS / 64); i += THREADS) {
+        load_activation_word(x + i * 64);
+        if (DENSE) load_activation_word(dense_x + i * 64);
     }
-    while (at.unit < num_units) {
-        const Place next_at = advanced(at, step, num_row_tiles);
-        const bool has_next = next_at.unit < num_units;
+    read_routing(routing, expert_ids, num_pairs, THREADS);
+    find_experts(share, num_row_tiles, routing.num_hit);
+    if (requested == 0 && item < share.num_items)
+        ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
+    for (; requested < STAGES - 1; ++requested)
+        request_next(ring, work, routing, share, lane, policy);
+    for (; item < share.num_items; item += WARPS) {
+        const Place at = place_of(share, item, num_row_tiles);
         const int count = num_rows(work, routing, at.unit);
-        Source next = now;
-        if (has_next) next = source_of(work, routing, next_at);
-        u32 own_scale = 0;       // requested here: the end of an item does not wait for memory
-        if (threadIdx.x < 2) own_scale = load_weights(now.row_scales + threadIdx.x, policy);
 #if BLOCKS == 2
-        if (count > 8) {
-            const u16* rows[2];
-            find_rows<2>(rows, x, dense_x, work, routing, at.unit, lane);
-            multiply_item<2>(partial[buffer][warp], w, rows, now, next, has_next, first_tile, lane,
-                             policy);
-        } else
+        if (count > 8)
+            do_item<2>(inner, dense_inner, x, dense_x, at, count, ring, work, routing, share, lane,
+                       policy);
+        else
 #endif
-        {
-            const u16* rows[1];
-            find_rows<1>(rows, x, dense_x, work, routing, at.unit, lane);
-            multiply_item<1>(partial[buffer][warp], w, rows, now, next, has_next, first_tile, lane,
-                             policy);
-        }
-        if (threadIdx.x < 2) tile_scales[buffer][threadIdx.x] = __uint_as_float(own_scale);
-        __syncthreads();
-        for (int i = threadIdx.x; i < 8 * count; i += THREADS) {
-            int row = i & 7, n = i >> 3, number = row_of(work, routing, at.unit, n);
-            float gate = summed(partial[buffer], row, n) * tile_scales[buffer][0];
-            float up = summed(partial[buffer], row + 8, n) * tile_scales[buffer][1];
-            u16 value = to_bf16(gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up));
-            int column = at.tile * 8 + row, width = num_row_tiles * 8;
-            if (at.unit < DENSE)
-                dense_inner[(u32)(number * DENSE + at.unit) * width + column] = value;
-            else
-                inner[(u32)number * width + column] = value;
-        }
-        buffer ^= 1;             // the next item's barrier comes before this half's next use
-        at = next_at;
-        now = next;
+            do_item<1>(inner, dense_inner, x, dense_x, at, count, ring, work, routing, share, lane,
+                       policy);
     }
 }
 
 #elif ENTRY == 1
 
-#define THREADS (WARPS * WARP)
-
-__device__ __forceinline__ Source source_of(const Work& work, const Routing& routing,
-                                            const Place& at) {
-    if (at.unit < DENSE)
-        return source_at(work.dense, (u32)(at.tile * DENSE + at.unit) * COLUMN_TILES, at.tile);
-    const u32 row_tile = (u32)routing.hit[at.unit - DENSE] * work.num_row_tiles + at.tile;
-    return source_at(work.experts, row_tile * COLUMN_TILES, row_tile);
-}
-
-// Up to 8 * NB rows of one item; leaves w with the first tiles of `next`.
+// One item for the up to 8 * NB rows of its unit.
 template <int NB>
-__device__ __forceinline__ void multiply_item(u16* __restrict__ results,
-                                              float* __restrict__ dense_parts,
-                                              WeightTile (&w)[PREFETCH], const u16* inner,
-                                              const u16* dense_inner, const Work& work,
-                                              const Routing& routing, const Place& at,
-                                              const Source& now, const Source& next, bool has_next,
-                                              int num_outputs, int lane, u64 policy) {
-    const int g = lane >> 2, t = lane & 3, first_row = at.tile * TILE_ROWS;
+__device__ __forceinline__ void do_item(u16* __restrict__ results, float* __restrict__ dense_parts,
+                                        const u16* inner, const u16* dense_inner, const Place& at,
+                                        int count, int num_outputs, Ring& ring, const Work& work,
+                                        const Routing& routing, const Share& share, int lane,
+                                        u64 policy) {
+    const int g = lane >> 2, t = lane & 3;
     const bool dense = at.unit < DENSE;
     const u16* rows[NB];
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
-        const int number = row_of(work, routing, at.unit, 8 * m + g);
-        const u32 place = dense ? number * DENSE + at.unit : number;
-        rows[m] = number < 0 ? 0 : (dense ? dense_inner : inner) + place * COLUMNS + 8 * t;
+        // a column without a row has any other's: nobody reads what comes of it
+        const u32 row = row_of(routing, at.unit, min(8 * m + g, count - 1));
+        rows[m] = (dense ? dense_inner + (row * DENSE + at.unit) * COLUMNS
+                         : inner + row * COLUMNS) + 8 * t;
     }
-    u32 scale[2];                // requested here: the end of an item does not wait for memory
-#pragma unroll
-    for (int half = 0; half < 2; ++half) scale[half] = load_weights(now.row_scales + half, policy);
-    constexpr int AHEAD = NB == 1 ? ACTIVATIONS : 1;
-    ActivationTile x_tile[AHEAD][NB];
-#pragma unroll
-    for (int i = 0; i < AHEAD; ++i)
-        if (i < COLUMN_TILES) load_activation_tile<NB>(x_tile[i], rows, t, i, COLUMNS);
     float acc[2][NB][4] = {};
-    for (int base = 0; base < COLUMN_TILES; base += PREFETCH) {
-#pragma unroll
-        for (int i = 0; i < PREFETCH; ++i) {
-            int tile = base + i;
-            if (tile >= COLUMN_TILES) continue;
-            multiply_tile<NB>(acc, w[i], x_tile[i % AHEAD]);
-            if (tile + AHEAD < COLUMN_TILES)
-                load_activation_tile<NB>(x_tile[i % AHEAD], rows, t, tile + AHEAD, COLUMNS);
-            bool same_row = tile + PREFETCH < COLUMN_TILES;
-            const uint4* codes = same_row ? now.codes : next.codes;
-            const u32* scales = same_row ? now.scales : next.scales;
-            if (same_row || has_next)
-                w[i] = load_tile(codes, scales, same_row ? tile + PREFETCH : i, lane,
-                                 policy);
-        }
-    }
+    const float2 scale = multiply_item<NB>(acc, ring, rows, work, routing, share, lane, policy);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
         for (int parity = 0; parity < 2; ++parity) {
-            const int number = row_of(work, routing, at.unit, 8 * m + 2 * t + parity);
-            if (number < 0) continue;
+            const int n = 8 * m + 2 * t + parity;
+            if (n >= count) continue;
+            const u32 number = row_of(routing, at.unit, n);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                int row = first_row + g + 8 * half, j = 2 * half + parity;
-                float value = (acc[0][m][j] + acc[1][m][j]) * __uint_as_float(scale[half]);
+                const int row = at.tile * TILE_ROWS + g + 8 * half, j = 2 * half + parity;
+                const float value = (acc[0][m][j] + acc[1][m][j]) * (half ? scale.y : scale.x);
                 if (row >= num_outputs) continue;
-                if (dense)
-                    dense_parts[(u32)(number * DENSE + at.unit) * num_outputs + row] = value;
-                else
-                    results[(u32)number * num_outputs + row] = to_bf16(value);
+                if (dense) dense_parts[(number * DENSE + at.unit) * num_outputs + row] = value;
+                else results[number * num_outputs + row] = to_bf16(value);
             }
         }
     }
@@ -408,39 +336,36 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
                const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles,
                int num_outputs) {
     __shared__ Routing routing;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x % WARP;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
-    // neighbouring items go to different multiprocessors, so that few items use all of them
-    const Place step = place_of(gridDim.x * WARPS, num_row_tiles);
-    Place at = place_of(warp * gridDim.x + blockIdx.x, num_row_tiles);
     allow_next_kernel();
-    u64 policy = streaming_policy();
+    const u64 policy = streaming_policy();
     // gate_up let this launch begin after its own wait: the routing is complete, inner is not
     clear_routing(routing, THREADS);
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    const int num_units = DENSE + routing.num_hit;
-    if (at.unit >= num_units) return;
-    Source now = source_of(work, routing, at);
-    WeightTile w[PREFETCH];
+    Share share;
+    find_dense(share, num_row_tiles);
+    find_experts(share, num_row_tiles, routing.num_hit);
+    int item = first_item();
+    if (item >= share.num_items) return;
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}};
+    ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
 #pragma unroll
-    for (int i = 0; i < PREFETCH; ++i) w[i] = load_tile(now.codes, now.scales, i, lane, policy);
+    for (int i = 0; i < STAGES - 1; ++i)
+        request_next(ring, work, routing, share, lane, policy);
     wait_for_previous_kernel();
-    while (at.unit < num_units) {
-        const Place next_at = advanced(at, step, num_row_tiles);
-        const bool has_next = next_at.unit < num_units;
-        Source next = now;
-        if (has_next) next = source_of(work, routing, next_at);
+    for (; item < share.num_items; item += WARPS) {
+        const Place at = place_of(share, item, num_row_tiles);
+        const int count = num_rows(work, routing, at.unit);
 #if BLOCKS == 2
-        if (num_rows(work, routing, at.unit) > 8)
-            multiply_item<2>(results, dense_parts, w, inner, dense_inner, work, routing, at, now,
-                             next, has_next, num_outputs, lane, policy);
+        if (count > 8)
+            do_item<2>(results, dense_parts, inner, dense_inner, at, count, num_outputs, ring,
+                       work, routing, share, lane, policy);
         else
 #endif
-        multiply_item<1>(results, dense_parts, w, inner, dense_inner, work, routing, at, now, next,
-                         has_next, num_outputs, lane, policy);
-        at = next_at;
-        now = next;
+            do_item<1>(results, dense_parts, inner, dense_inner, at, count, num_outputs, ring,
+                       work, routing, share, lane, policy);
     }
 }
 

@@ -219,14 +219,24 @@ def verify(bench: Bench, rows: Sequence[int], allowed: Sequence[int], depth: int
     model.kv_dtype = kv_dtype
     num_pages = -(-(depth + 16) // PAGE_SIZE)
     cache = model.new_kv_cache(num_pages, num_pages, PAGE_SIZE)
-    for limit in [0, *allowed]:
+    limits = [0, *allowed]
+    for limit in limits:
         with confined_routes(model, limit):
             for count in rows:
-                _verify(bench, cache, count, depth, kv_dtype)
+                distinct = _verify(bench, cache, count, depth, kv_dtype)
+            if limit in (limits[0], limits[-1]):     # with the experts of the last step
+                key = Key(rows[-1], 1, rows[-1])
+                context: dict[str, Any] = {'step': 'verify', 'depth': depth,
+                                           'distinct_experts': distinct}
+                time_us = bench.records.add(
+                    'graph_us', times_us(model.stream, model.launches(key)), 'us',
+                    **bench.context, path='node', rows=rows[-1], **context)
+                bench.say(f'  on the device {time_us / 1e3:.3f} ms')
+                _node_table(bench, key, **context)
 
 
-def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDtype) -> None:
-    """Steps of one number of rows, of random tokens."""
+def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDtype) -> int:
+    """Steps of one number of rows, of random tokens; the distinct experts of the last layer."""
     model = bench.model
     pages = np.arange(-(-(depth + 16) // PAGE_SIZE), dtype=np.int32)
     settings = SampleSettings(temperature=0.0)
@@ -250,6 +260,7 @@ def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDt
     bench.say(f'verify {count:2} rows, {distinct:3} experts {value:7.3f} ms '
               f'({min(times):.3f} to {max(times):.3f}), {bench.share(gb_s) or 0.0:.0%} of '
               'the limit')
+    return distinct
 
 
 # how the dense MLP runs beside the experts: CudaOps' joined and branches
@@ -267,15 +278,21 @@ def nodes(bench: Bench, keys: Sequence[Key]) -> None:
             time = bench.records.add('graph_us', times, 'us', **bench.context, path='node',
                                      way=way, rows=key.num_rows)
             bench.say(f'{key}, dense MLP {way}: {time / 1e3:.3f} ms')
-        table = node_times(bench.model.stream, bench.model.launches(key))
-        total = sum(node.us * node.count for node in table)
-        bench.say(f'{key}: {total / 1e3:.3f} ms in {sum(node.count for node in table)} launches')
-        for node in table:
-            bench.records.add('node_us', [node.us], 'us', **bench.context, path='node',
-                              op=node.entry, rows=key.num_rows, count=node.count,
-                              constants=dict(node.constants))
-            bench.say(f'  {node.entry:26} {node.count:3} x {node.us:7.2f} us = '
-                      f'{node.us * node.count:8.1f} us {node.us * node.count / total:4.0%}')
+        _node_table(bench, key)
+
+
+def _node_table(bench: Bench, key: Key, **context: Any) -> None:
+    table = node_times(bench.model.stream, bench.model.launches(key))
+    total = sum(node.us * node.count for node in table)
+    words = ' '.join(f'{name}={value}' for name, value in context.items())
+    bench.say(f'{key} {words}: {total / 1e3:.3f} ms in {sum(node.count for node in table)} '
+              'launches')
+    for node in table:
+        bench.records.add('node_us', [node.us], 'us', **bench.context, path='node',
+                          op=node.entry, rows=key.num_rows, count=node.count,
+                          constants=dict(node.constants), **context)
+        bench.say(f'  {node.entry:26} {node.count:3} x {node.us:7.2f} us = '
+                  f'{node.us * node.count:8.1f} us {node.us * node.count / total:4.0%}')
 
 
 def step_bytes(model: CudaGemma4, depth: int, distinct: int | None = None,

@@ -20,6 +20,7 @@ _TILE = 64                               # keys
 _FLAT_CHUNKS = 128
 _DOUBLING = 64
 _WARPS = 8
+_GROUP_CHUNKS, _MAX_CHUNKS = 32, 512     # as in kernels/attention_combine.cuh
 # Up to this many (query, 128 columns) of so few chunks the block that ends last adds the partial
 # results alone. A round of its eight warps takes half of that columns and reads eight chunks at a
 # time, about 0.6 us each, so with more a launch that spreads them over the device costs less
@@ -92,15 +93,18 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
     device.launch(device.compiled(attention), (min(items, resident),), _WARPS * 32,
                   (out, scratch.partial, scratch.partial_ml, scratch.tickets, q, k_pages, v_pages,
                    *scales, spans, page_table, int(fused), sizes['B'], sizes['maxP'], shape[2]),
-                  stream, shared_bytes(sizes['D'], tiles))
+                  stream, shared_bytes(sizes['D'], tiles, fp8))
     if fused:
         return
     combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'], window,
                    fp8, max_rows)
-    warps = sizes['T'] * sizes['Q'] * (sizes['D'] // 32)
-    device.launch(device.compiled(combine), (-(-warps // 4),), 128,
-                  (out, scratch.partial, scratch.partial_ml, scales[1], spans, sizes['B'],
-                   sizes['T'], shape[2]), stream)
+    slices = sizes['T'] * sizes['Q'] * (sizes['D'] // 32)
+    split = shape[2] > _GROUP_CHUNKS     # a block's warps take groups of chunks each
+    assert shape[2] <= _MAX_CHUNKS, shape
+    device.launch(device.compiled(combine), (slices if split else -(-slices // _WARPS),),
+                  _WARPS * 32,
+                  (out, scratch.partial, scratch.partial_ml, scales[1], spans, int(split),
+                   sizes['B'], sizes['T'], shape[2]), stream)
 
 
 def query_tiles(head_dim: int, group: int, fp8: bool, max_rows: int) -> int:
@@ -110,10 +114,11 @@ def query_tiles(head_dim: int, group: int, fp8: bool, max_rows: int) -> int:
     return min(most, 1 << (wanted - 1).bit_length())
 
 
-def shared_bytes(head_dim: int, tiles: int) -> int:
+def shared_bytes(head_dim: int, tiles: int, fp8: bool) -> int:
     """Dynamic shared memory of attention_decode."""
     q_tile, p_tile, maxima = head_dim // 16 * 512, _TILE // 16 * 512, _WARPS * 16 * 4
-    return tiles * (q_tile + p_tile + 2 * maxima) + 64
+    k_tile = _TILE * head_dim * (1 if fp8 else 2)
+    return tiles * (q_tile + p_tile + 2 * maxima) + k_tile + 128
 
 
 def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: int,
@@ -121,6 +126,7 @@ def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: in
     """What is compiled for one layer geometry, cache type and number of rows of a sequence."""
     assert head_dim in (256, 512), f'head_dim is {head_dim}: 256 and 512 are supported'
     assert page_size % 16 == 0, f'page_size is {page_size}: multiples of 16 are supported'
+    assert num_kv_heads <= 16, f'{num_kv_heads} kv heads: up to 16 are supported'
     assert 1 <= group <= 16, f'{group} query heads per kv head: 1 to 16 are supported'
     return KernelSpec.of(
         'attention_decode', entry, D=head_dim, GROUP=group, KV=num_kv_heads, S=page_size,

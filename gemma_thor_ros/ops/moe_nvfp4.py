@@ -17,16 +17,18 @@ from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments
 from gemma_thor_ros.ops.geglu import geglu_ref
-from gemma_thor_ros.ops.gemm_nvfp4 import activations_ahead, blocks_of, cut
+from gemma_thor_ros.ops.gemm_nvfp4 import blocks_of
 from gemma_thor_ros.ops.linear import StoredWeight, values
 from gemma_thor_ros.ops.rounding import Array, Rounding, stored
 from gemma_thor_ros.ops.shapes import check
 
 MAX_TOKENS = 16                          # of one pass
 MAX_PAIRS = 128                          # (token, expert) pairs of one pass
-_MAX_PREFETCH = 12
-_GATE_UP_RESIDENT = 2                    # blocks of a multiprocessor at once
-_DOWN_WARPS = {1: (8, 2), 2: (4, 3)}     # BLOCKS -> warps of a block, resident blocks
+_STAGE_TILES = 4                         # of a warp's ring in shared memory
+_STAGE_BYTES = _STAGE_TILES * 576 + 16   # codes and scales, and the scales of the rows
+_WARPS, _STAGES = 8, 3                   # of a block, of a ring: 54 KB, so that it fits anywhere
+_RESIDENT = 2                            # blocks of a multiprocessor at once
+_RESERVED = 1024                         # bytes of shared memory that each block takes besides
 
 
 class DenseGateUp(NamedTuple):
@@ -109,13 +111,10 @@ def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragment
                                               weight.num_experts, device.has_e2m1_conversion(),
                                               parts))
         tiles = weight.num_row_tiles
-        constants = dict(kernel.spec.defines)
-        items = _most_experts(num_tokens, sizes['K'], weight) * tiles
-        items += parts * tiles
-        device.launch(kernel, (min(items, _fill(constants)),), constants['K_WARPS'] * 32,
-                      (inner[rows], given.inner, x[rows], given.x, expert_ids[rows],
-                       *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles),
-                      stream)
+        items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
+        _launch(kernel, items,
+                (inner[rows], given.inner, x[rows], given.x, expert_ids[rows], *_arrays(weight),
+                 *_arrays(given.weight), num_tokens * sizes['K'], tiles), stream)
 
 
 def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragments,
@@ -141,13 +140,12 @@ def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragm
         kernel = device.compiled(down_spec(
             weight.columns, num_tokens, sizes['K'], weight.num_experts,
             device.has_e2m1_conversion(), parts))
-        tiles, constants = weight.num_row_tiles, dict(kernel.spec.defines)
-        warps = constants['WARPS']
-        items = _most_experts(num_tokens, sizes['K'], weight) * tiles + parts * tiles
-        device.launch(kernel, (min(-(-items // warps), _fill(constants)),), warps * 32,
-                      (results[rows], given.parts, inner[rows], given.inner, expert_ids[rows],
-                       *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles,
-                       weight.num_outputs), stream)
+        tiles = weight.num_row_tiles
+        items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
+        _launch(kernel, items,
+                (results[rows], given.parts, inner[rows], given.inner, expert_ids[rows],
+                 *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles,
+                 weight.num_outputs), stream)
 
 
 def moe_nvfp4_combine(out: Any, results: Any, expert_ids: Any, expert_weights: Any,
@@ -165,9 +163,19 @@ def _arrays(weight: Nvfp4Fragments) -> tuple[Any, Any, Any]:
     return weight.codes, weight.scales, weight.row_scales
 
 
-def _fill(constants: dict[str, int]) -> int:
-    """Blocks that the device holds at once."""
-    return device.info().num_multiprocessors * constants['MIN_BLOCKS']
+def _launch(kernel: Any, items: int, args: tuple[Any, ...], stream: Any) -> None:
+    """As many blocks as the device holds at once share the items; no more blocks than items."""
+    constants, info = dict(kernel.spec.defines), device.info()
+    num_bytes = shared_bytes(constants)
+    fitting = (info.shared_bytes_per_block + _RESERVED) // (num_bytes + _RESERVED + 2048)
+    resident = max(1, min(constants['MIN_BLOCKS'], fitting))
+    device.launch(kernel, (min(items, info.num_multiprocessors * resident),),
+                  constants['WARPS'] * 32, args, stream, num_bytes)
+
+
+def shared_bytes(constants: dict[str, int]) -> int:
+    """Dynamic shared memory of a block: its warps' rings."""
+    return constants['WARPS'] * constants['STAGES'] * _STAGE_BYTES
 
 
 def _most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> int:
@@ -178,38 +186,30 @@ def _most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> i
 
 def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int,
                  hardware: bool, dense: int = 0, **override: int) -> KernelSpec:
-    """What is compiled for gate-up; the cut of the columns depends on H alone.
+    """What is compiled for gate-up; dense: parts of the dense MLP that the launch does too.
 
-    dense: parts of the dense MLP that the launch does too.
+    A row's sums run over the columns in their order, whatever is chosen here.
     """
-    warps, tiles = cut(columns)
-    prefetch = min(tiles, 4 if num_tokens <= 8 else 3)
-    # the conversion of sm_100 and up leaves no registers for a second block of 16 rows
-    resident = 1 if hardware and num_tokens > 8 else _GATE_UP_RESIDENT
-    constants = {
-        'ENTRY': 0, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
-        'K_WARPS': warps, 'WARP_TILES': tiles, 'PREFETCH': prefetch,
-        'ACTIVATIONS': activations_ahead(prefetch, 4 if num_tokens <= 8 else 1),
-        'BLOCKS': blocks_of(num_tokens), 'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts,
-        'MIN_BLOCKS': resident, 'E2M1_HARDWARE': int(hardware),
-        'DENSE': dense, **override}
-    return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **constants)
+    return _spec('moe_nvfp4_gate_up', 0, columns, num_tokens, num_chosen, num_experts, hardware,
+                 dense, override)
 
 
 def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, hardware: bool,
               dense: int = 0, **override: int) -> KernelSpec:
-    """What is compiled for down: each warp runs over all of I; dense: parts of the dense MLP."""
-    tiles, blocks = -(-columns // TILE_COLUMNS), blocks_of(num_tokens)
-    warps, resident = _DOWN_WARPS[blocks]
-    prefetch = min(tiles, _MAX_PREFETCH)
-    ahead = min(prefetch, 4 if blocks == 1 else 2)
+    """What is compiled for down; dense as in gate_up_spec."""
+    return _spec('moe_nvfp4_down', 1, columns, num_tokens, num_chosen, num_experts, hardware,
+                 dense, override)
+
+
+def _spec(entry: str, number: int, columns: int, num_tokens: int, num_chosen: int,
+          num_experts: int, hardware: bool, dense: int, override: dict[str, int]) -> KernelSpec:
+    blocks = blocks_of(num_tokens)
     constants = {
-        'ENTRY': 1, 'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': warps,
-        'PREFETCH': prefetch, 'BLOCKS': blocks,
-        'ACTIVATIONS': ahead if prefetch == tiles else activations_ahead(prefetch, ahead),
-        'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts, 'MIN_BLOCKS': resident,
-        'E2M1_HARDWARE': int(hardware), 'DENSE': dense, **override}
-    return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **constants)
+        'ENTRY': number, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
+        'WARPS': _WARPS, 'MIN_BLOCKS': _RESIDENT, 'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES,
+        'ACTIVATIONS': 4 if blocks == 1 else 2, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
+        'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense, **override}
+    return KernelSpec.of('moe_nvfp4', entry, **constants)
 
 
 def combine_spec(num_chosen: int) -> KernelSpec:

