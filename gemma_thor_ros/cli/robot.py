@@ -44,6 +44,8 @@ def add_verbs(verbs: Any) -> None:
     sessions.add_argument('id', nargs='?', default='', help="session, or the saved file's name")
     sessions.add_argument('--as', dest='other', default='', help='name to save or restore under')
     sessions.add_argument('--replace', action='store_true', help='restore over a session')
+    sessions.add_argument('--with-cache', action='store_true',
+                          help='save the KV pages too: the next turn need not be computed anew')
     chat = verbs.add_parser('chat', help='ask once, or talk until the end of the input')
     chat.add_argument('prompt', nargs='*', help='words; none = read lines')
     chat.add_argument('--session', default='', help='keep the conversation under this name')
@@ -84,12 +86,15 @@ def sessions(remote: Any, options: argparse.Namespace) -> int:
         return _list(remote.sessions(), options.json)
     if not options.id:
         raise ConfigError(f'sessions {options.what} needs a name')
+    warning = ''
     if options.what == 'reset':
         answer: Any = remote.reset_session(options.id)
     elif options.what == 'save':
-        answer = remote.save_session(options.id, options.other)
+        answer, warning = remote.save_session(options.id, options.other, options.with_cache)
     else:
-        answer = remote.restore_session(options.id, options.other, options.replace)
+        answer, warning = remote.restore_session(options.id, options.other, options.replace)
+    if warning:
+        print(warning, file=sys.stderr)
     print(json.dumps({options.what: answer}) if options.json else answer)
     return 0
 

@@ -153,18 +153,31 @@ class Remote:
         answer = self.call(srv.ResetSession, 'reset_session', session_id=session_id, remove=True)
         return int(answer.num_reset)
 
-    def save_session(self, session_id: str, name: str = '') -> str:
-        """Write a conversation to the robot's session folder; return the file's name."""
-        answer = self.call(srv.SaveSession, 'save_session', session_id=session_id, name=name)
-        return str(answer.name)
+    def save_session(
+        self, session_id: str, name: str = '', with_cache: bool = False
+    ) -> tuple[str, str]:
+        """Write a conversation to the robot's session folder, with_cache: its KV pages too.
 
-    def restore_session(self, name: str, session_id: str = '', replace: bool = False) -> str:
-        """Read a saved conversation back; return the session's id."""
+        Return the file's name, and what could not be saved, or ''.
+        """
+        answer = self.call(
+            srv.SaveSession, 'save_session', session_id=session_id, name=name,
+            with_cache=with_cache,
+        )  # fmt: skip
+        return str(answer.name), str(answer.error_msg)
+
+    def restore_session(
+        self, name: str, session_id: str = '', replace: bool = False
+    ) -> tuple[str, str]:
+        """Read a saved conversation back.
+
+        Return the session's id, and what of it could not be used, or ''.
+        """
         answer = self.call(
             srv.RestoreSession, 'restore_session', name=name, session_id=session_id,
             replace=replace,
         )  # fmt: skip
-        return str(answer.session.session_id)
+        return str(answer.session.session_id), str(answer.error_msg)
 
     def time_requests(self, prompt: str, count: int, max_tokens: int) -> Iterator[Timing]:
         """Ask `count` times, one after the other, and yield how long each took."""

@@ -59,11 +59,11 @@ class Node:
             raise RequestError(ErrorCode.UNKNOWN_SESSION, "there is no session 'nobody'")
         return 1
 
-    def save_session(self, session_id, name):
-        return name or session_id
+    def save_session(self, session_id, name, with_cache):
+        return name or session_id, 'nothing is cached' if with_cache else ''
 
     def restore_session(self, name, session_id, replace):
-        return f'{session_id or name}{" replaced" * replace}'
+        return f'{session_id or name}{" replaced" * replace}', ''
 
     def chat(self):
         return self
@@ -110,6 +110,8 @@ def test_info_and_sessions(node, capsys):
 def test_faults_are_sentences_and_exit_codes(node, capsys):
     code, _, error = output(capsys, 'sessions', 'reset', 'nobody')
     assert code == 2 and 'nobody' in error
+    assert output(capsys, 'sessions', 'save', 'kitchen', '--with-cache') == (
+        0, 'kitchen\n', 'nothing is cached\n')
     code, _, error = output(capsys, 'sessions', 'save')
     assert code == 2 and 'needs a name' in error
     code, _, error = output(capsys, 'info', '--node', '/elsewhere')
