@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import engine_gates
@@ -14,24 +15,31 @@ import numpy as np
 import pytest
 from draft_rig import poisonable
 from engine_gates import Job, chunk_gate, make_request
-from host_device import any_stream
+from host_device import HostStream, any_stream
 from machine import normal, to_bf16
 from prefix_gates import Visit, warm_gate
 from test_cuda_model import DENSE, PAGE, batch, nvfp4
 from test_cuda_vision import VISIONS, patches_of, vision_weights
 
+from gemma_thor_ros import load_device
 from gemma_thor_ros.engine import prefix_cache
+from gemma_thor_ros.load_device import unfit
+from gemma_thor_ros.load_vision import find_vision
 from gemma_thor_ros.models import cuda_inputs, cuda_step
-from gemma_thor_ros.models.batch import Batch, Role, SoftRows
+from gemma_thor_ros.models.batch import Batch, Role, SoftRows, Span
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_inputs import Key, cut_passes
 from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.models.gemma4 import Gemma4
 from gemma_thor_ros.models.vision_config import VisionConfig
+from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
-from gemma_thor_ros.schema import PromptImage, Request
+from gemma_thor_ros.schema import ConfigError, PromptImage, Request
+from gemma_thor_ros.weights import presets
 from gemma_thor_ros.weights.canonical import DenseWeight, Weight
+from gemma_thor_ros.weights.checkpoint import open_checkpoint
 from gemma_thor_ros.weights.shapes import TextShapes
+from gemma_thor_ros.weights.synth import write_synthetic
 
 Array = np.ndarray
 P, D = Role.PREFILL, Role.DECODE
@@ -248,3 +256,51 @@ def test_a_wrong_hash_is_caught(full: None, served: CudaGemma4,
     monkeypatch.setattr(prefix_cache.Trail, 'key', lambda self, page: self._ids[
         page * PAGE:(page + 1) * PAGE].tobytes())
     assert warm_gate(served, visits(), checkpoint_interval=1, audit=False, **OPTIONS)
+
+
+def test_a_checkpoint_is_loaded_with_its_sight(full: None, stream: Any, tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """From files through the loader: logits as the CPU's of the same files, memory in the plan."""
+    for table, change in ((presets._SIZES, {'tiny-vision': {
+            **presets._SIZES['tiny-dense'], 'hidden_size': 64, 'num_hidden_layers': 2,
+            'head_dim': 256, 'global_head_dim': 512, 'vocab_size': 4096}}),
+            (presets._FULL_EVERY, {'tiny-vision': 2}), (presets._TINY_TOWER, {'head_dim': 24})):
+        for key, value in change.items():
+            monkeypatch.setitem(table, key, value)       # type: ignore[arg-type]
+    write_synthetic(tmp_path / 'it', 'tiny-vision', 'compressed-tensors', 3)
+    checkpoint = open_checkpoint(tmp_path / 'it')
+    config = ModelConfig.from_dict(checkpoint.config, checkpoint.generation_config)
+    weights = checkpoint.text_weights()
+    assert unfit(config, weights, PAGE) == ''
+    sight = find_vision(checkpoint, config, 'cuda', 'auto')
+    assert sight.part is not None, sight.info.reason
+    if isinstance(stream, HostStream):
+        monkeypatch.setattr(load_device, 'compile_specs', lambda *_: 0)
+        monkeypatch.setattr(load_device, '_try_kernels', lambda stream: 'bit tricks')
+        monkeypatch.setattr(device, 'memory', lambda: (1 << 40, 1 << 40))
+
+    def load(kv_bytes: int) -> CudaGemma4:
+        return load_device.load_cuda(
+            config, checkpoint, weights, context_length=256, page_size=PAGE, kv_dtype='bf16',
+            kv_bytes=kv_bytes, nvfp4_head=False, graphs=True, num_threads=2, prompt_rows=16,
+            report=lambda share, stage: None, facts={}, vision=sight)
+
+    model = load(0)
+    assert model.prompt_rows >= 70       # of one image
+    ids = (np.arange(40) * 37 % 4000 + 20).astype(np.int32)
+    patches, across = patches_of('tower', 4, 3)
+    pages = np.arange(8, dtype=np.int32)
+    found = {}
+    for name, sees in (('cuda', model), ('cpu', Gemma4(
+            config, weights, np.float64, 'device', kv_dtype='bf16', vision=sight.part))):
+        cache = sees.new_kv_cache(8, 8, PAGE)
+        for image in (True, False):
+            soft = (SoftRows(9, sees.vision.encode(patches, across)),) if image else ()
+            span = Span(P, 0, 40, 0, pages, pages, ((9, 21),) if image else ())
+            found[name, image] = sees.forward(Batch(
+                ids, np.arange(40, dtype=np.int32), (span,), np.array([39], np.int32), soft),
+                cache)
+    assert error([found['cuda', True]], [found['cpu', True]]) < 0.05
+    assert error([found['cuda', False]], [found['cpu', True]]) > 0.1     # planted: no image
+    with pytest.raises(ConfigError, match=r'GiB, 0\.\d\d GiB for images and KV pages of'):
+        load(1 << 41)
