@@ -17,6 +17,8 @@ from forward import TINY_DENSE, TINY_MOE, random_model
 from prefix_gates import Kitchen, fresh
 
 from gemma_thor_ros.engine import Engine, saved_prefix
+from gemma_thor_ros.engine.page_pool import PageManager
+from gemma_thor_ros.engine.prefix_cache import PrefixCache
 from gemma_thor_ros.engine.saved_prefix import SavedPrefix
 from gemma_thor_ros.models.page_planes import Planes
 from gemma_thor_ros.models.scripted_drafter import ScriptedDrafter
@@ -264,3 +266,39 @@ def test_a_copy_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError):
         engine.step()
     assert isinstance(lost.exception(0.0), DeviceError)
+
+
+def drained(work: Any) -> Any:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value
+
+
+def test_an_image_is_part_of_what_is_saved() -> None:
+    """It is found again by its digest; another image of the same size is another prefix."""
+    ids = np.arange(97, dtype=np.int32) % 90
+    images = (PromptImage(20, 30, b'dog', object(), 5),)
+    planes = [model('hash').new_kv_cache(20, 20, PAGE).planes() for _ in range(2)]
+    books = []
+    for _ in range(2):
+        pages = PageManager(page_size=PAGE, num_sliding_pages=20, num_full_pages=20, window=40,
+                            max_rows=1, max_chunk=64)
+        books.append((pages, PrefixCache(pages, max_window_pages=20, interval=128)))
+    pages, kept = books[0]
+    tables = pages.admit(97)
+    assert tables is not None
+    pages.grow(tables, 97)
+    kept.leave(kept.trail(ids, '', (), images), tables, 97)
+    pages.release(tables)
+    saved = drained(saved_prefix.save(*books[0], planes[0], ids, '', images, GIB))
+    assert drained(saved_prefix.restore(*books[1], planes[1], saved)) == 96
+    for digest, cached in ((b'dog', 96), (b'cat', 0)):
+        trail = books[1][1].trail(ids, '', (), (replace(images[0], digest=digest),))
+        assert books[1][1].num_cached(trail) == cached
+    # planted: images that are left out make it the prefix of a prompt of ids alone
+    drained(saved_prefix.restore(*books[1], planes[1], replace(saved, images=())))
+    assert books[1][1].num_cached(books[1][1].trail(ids, '', (), ())) == 96
+    for each in books:
+        check_books(*each, [])
