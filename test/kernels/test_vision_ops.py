@@ -5,12 +5,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from machine import Array, Machine, error, from_bf16, normal, poisoned, to_bf16
 
-from gemma_thor_ros.ops import layer_norm, vision_attention, vision_patches
+from gemma_thor_ros.ops import (
+    geglu,
+    layer_norm,
+    library_gemm,
+    prefill_gemm,
+    rms_norm,
+    vision_attention,
+    vision_patches,
+)
+from gemma_thor_ros.ops.scratch import Scratch
+
+from . import cases
 
 ROUNDED = 2.5e-3                         # one rounding to bf16, as the relative 2-norm
 # N, D, columns and rows of patches: part of a tile, tiles with a rest, more than a block's queries
@@ -184,3 +196,55 @@ def test_layer_norm(machine: Machine, width: int, in_float: bool,
     assert np.array_equal(out, from_bf16(to_bf16(out.astype(np.float32))))   # rounded once
     layer_norm.layer_norm_ref(expected, start, weight, 0 * bias, 1e-5)
     assert error(out, expected) > 4 * ROUNDED        # planted: without the bias
+
+
+# (N, M) of the products of the 26B's and the 31B's tower and projection, and of the 12B's embedder
+PRODUCTS = ((1152, 768), (3456, 1152), (1152, 1152), (8608, 1152), (1152, 4304), (5376, 1152),
+            (3840, 6912), (3840, 3840))
+
+
+@pytest.mark.parametrize('shape', PRODUCTS)
+def test_products(cp: Any, stream: Any, shape: tuple[int, int]) -> None:
+    """cuBLAS's and ours: sums in float32, rounded once, twice the same; another weight shows."""
+    assert library_gemm.missing() == ''
+    outputs, columns = shape
+    x, weight, other = (cases.random_rows(cp, (rows, columns), seed) for seed, rows in (
+        (1, 280 if columns in (6912, 3840) else 2520), (2, outputs), (3, outputs)))
+    exact = cases.from_bf16(cp, x) @ cases.from_bf16(cp, weight).T
+    terms = cp.abs(cases.from_bf16(cp, x)) @ cp.abs(cases.from_bf16(cp, weight)).T
+    limit = 2.0 ** -8 * cp.abs(exact) + 4e-6 * terms
+    for product in library_gemm.library_gemm, prefill_gemm.prefill_gemm_bf16:
+        found = []
+        for matrix in weight, weight, other:
+            out = cases.poisoned(cp, exact.shape, 'bf16')
+            cp.cuda.runtime.deviceSynchronize()
+            product(out, x, matrix, stream)
+            stream.synchronize()
+            found.append(out)
+        assert bool((cp.abs(cases.from_bf16(cp, found[0]) - exact) <= limit).all())
+        assert bool((found[0] == found[1]).all())
+        assert not bool((cp.abs(cases.from_bf16(cp, found[2]) - exact) <= limit).all())
+
+
+def test_rows_of_the_towers_sizes(machine: Machine) -> None:
+    if machine.small:
+        pytest.skip('the same as at other sizes, for a device')
+    gate_up = to_bf16(3 * normal(2, 70, 2 * 4304))
+    out = machine.put(poisoned((70, 4304), 'bf16'))
+    machine.run(lambda: geglu.geglu(out, machine.put(gate_up), machine.stream))
+    expected = np.empty((70, 4304))
+    geglu.geglu_ref(expected, from_bf16(gate_up))
+    assert error(from_bf16(machine.get(out)), expected) < ROUNDED
+    x, branch, weights = normal(3, 70, 1152), to_bf16(normal(4, 70, 1152)), normal(5, 2, 1152)
+    residual, normed = machine.put(x), machine.put(poisoned((70, 1152), 'bf16'))
+    placed = [machine.put(weight) for weight in weights]
+    machine.run(lambda: rms_norm.rms_norm_add(
+        residual, [normed], machine.put(branch), placed[0], placed[1:], 1e-6, 1.0,
+        machine.stream))
+    total = x.astype(np.float64)
+    rms_norm.rms_norm_add_ref(total, from_bf16(branch), weights[0], 1e-6, 1.0,
+                              scratch=Scratch(np.float64))
+    assert error(machine.get(residual), total) < 1e-6
+    expected = np.empty((70, 1152))
+    rms_norm.rms_norm_ref(expected, total, weights[1], 1e-6)
+    assert error(from_bf16(machine.get(normed)), expected) < ROUNDED
