@@ -26,19 +26,24 @@ _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)    # on the host, 
 def missing() -> str:
     """Why cuBLAS can't be used here, or ''."""
     try:
-        device.cupy().cuda.get_cublas_handle()
-        return '' if device.cupy().cuda.cublas.gemmEx else 'CuPy has no gemmEx'
+        return '' if _handle() else 'cuBLAS gave no handle'
     except Exception as error:  # noqa: BLE001 - whatever a missing or misfit library raises
         return f'{type(error).__name__}: {error}'
+
+
+@cache
+def _handle() -> int:
+    """Of this process, for one thread at a time. CuPy's own are of a thread and die with it."""
+    handle: int = device.cupy().cuda.cublas.create()
+    return handle
 
 
 def library_gemm(out: Any, x: Any, weight: Any, stream: Any) -> None:
     """Enqueue out (T, N) bf16 = x (T, M) bf16 times weight (N, M) bf16."""
     sizes = check('gemm_bf16', out=out, x=x, weight=weight)
-    cuda = device.cupy().cuda
     with stream:                         # CuPy gives its current stream to the library
         # the library's matrices lie column by column: out^T = (W^T)^T x^T
-        cuda.cublas.gemmEx(
-            cuda.get_cublas_handle(), _TRANSPOSED, _PLAIN, sizes['N'], sizes['T'], sizes['M'],
+        device.cupy().cuda.cublas.gemmEx(
+            _handle(), _TRANSPOSED, _PLAIN, sizes['N'], sizes['T'], sizes['M'],
             _ONE.ctypes.data, weight.data.ptr, _BF16, sizes['M'], x.data.ptr, _BF16, sizes['M'],
             _ZERO.ctypes.data, out.data.ptr, _BF16, sizes['N'], _SUMS_F32, _DEFAULT)
