@@ -70,11 +70,6 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
     """Why the CUDA kernels can't run a model, or ''."""
     if config.num_kv_shared_layers or config.hidden_size_per_layer_input:
         return 'models with shared K and V or per-layer embeddings (E2B, E4B) run on the CPU alone'
-    mlx = [name for name in weights if weights.form(name) is Form.MLX
-           and ('.experts.' in name or '.router.' in name)]
-    if mlx:
-        return (f'{mlx[0]} is MLX affine: experts and routers are so on the CPU alone; NVFP4 runs '
-                'on both')
     for shape in (config.sliding, config.full):
         if not config.layers_of(shape.layer_type):
             return f'the model has no {shape.layer_type} layers; the kernels expect both types'
@@ -143,13 +138,14 @@ def affine_uses(weights: TextWeights | VisionWeights) -> list[AffineUse]:
     """What the MLX affine matrices of a checkpoint are for."""
     uses = []
     for name in weights:
-        if weights.form(name) is not Form.MLX:
+        if weights.form(name) is not Form.MLX or name.endswith('router.proj'):
             continue
         weight = weights[name]
         assert isinstance(weight, AffineWeight), type(weight)
         form: AffineForm = ('head' if name == 'embed_tokens' else 'geglu' if name.endswith(
-            ('mlp.gate_proj', 'mlp.up_proj')) else 'plain')
-        uses.append(AffineUse(weight.shape[-1], weight.bits, weight.group_size, form))
+            ('.gate_proj', '.up_proj')) else 'plain')
+        uses.append(AffineUse(weight.shape[-1], weight.bits, weight.group_size, form,
+                              '.experts.' in name))
     return uses
 
 

@@ -4,10 +4,13 @@
 // gemm_affine: out = x W^T, W in MLX affine codes, fragment order: W = scale q + bias by groups.
 //   with FORM 1: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
 //   with FORM 2: out = cap * tanh(x W^T / cap) in f32, the head
+//   with EXPERTS: for pairs (token, choice) that are sorted by expert (prefill_sort.cu)
 //
 // out        (T, stride) bf16, FORM 2 f32: N columns of it (FORM 1: I) from its first on
-// x          (T, M) bf16
-// words, scales  of (N, M), or (2 I, M), in fragment order (affine_tile.cuh)
+// x          (T, M) bf16; EXPERTS: row pair / divisor, and out has one row for each pair
+// words, scales  of (N, M), or (2 I, M), in fragment order (affine_tile.cuh); EXPERTS: E of them
+// order      (T K) i32: pairs by expert; items {expert, first place in order, rows (0: none, at
+//            most 16), 0}
 //
 // Bytes moved: N M BITS / 8 + N M 4 / GROUP of weights, T (N + M) 2 of rows. Bound by reading the
 // weights.
@@ -27,7 +30,7 @@
 // PRECOND: dynamic shared memory for the rings, and after them for the totals: shared_bytes.
 // Constants: BITS, GROUP, COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGES (of a ring, at
 // least 2), STAGE_TILES (of each row tile), ROW_TILES, BLOCKS (of 8 activation rows: 1 or 2), FORM,
-// PROMPT, MIN_BLOCKS (resident on one multiprocessor).
+// EXPERTS, PROMPT, MIN_BLOCKS (resident on one multiprocessor).
 
 #include "affine_tile.cuh"
 #include "prefill_tile.cuh"
@@ -164,20 +167,33 @@ typedef float Partial[K_WARPS][BLOCKS][PARTIAL_SIZE];
 
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
 gemm_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ words,
-            const u32* __restrict__ scales, int num_tokens, int num_row_tiles, int num_outputs,
-            int stride, float cap) {
+            const u32* __restrict__ scales, const int* order, const int4* items, int divisor,
+            int num_tokens, int num_row_tiles, int num_outputs, int stride, float cap) {
     extern __shared__ __align__(16) u8 rings[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     const int row_tile = (PROMPT ? blockIdx.y : blockIdx.x) * ROW_TILES;
-    const int first_token = (PROMPT ? blockIdx.x : blockIdx.y) * 16;
+    const int row_block = PROMPT ? blockIdx.x : blockIdx.y;  // of activations
+    allow_next_kernel();
+#if EXPERTS
+    wait_for_previous_kernel();
+    const uint4 item = load_activations(items + row_block);
+    num_tokens = (int)item.z;
+    if (num_tokens == 0) return;
+    order += item.y;
+    const u64 first_of_expert = (u64)item.x * num_row_tiles;
+    const int first_token = 0;
+#else
+    const u64 first_of_expert = 0;
+    const int first_token = row_block * 16;
+#endif
     const int first_tile = warp * WARP_TILES, num_tiles = min(WARP_TILES,
                                                               COLUMN_TILES - first_tile);
     u8* ring = rings + warp * STAGES * STAGE_BYTES;
     AffineSource from = {
-        (const uint4*)words + ((u64)row_tile * COLUMN_TILES + first_tile) * VECTORS + lane,
-        (const uint4*)scales + ((u64)row_tile * SCALE_TILES + first_tile / TILES_PER_SCALE)
-            * SCALE_VECTORS + lane};
-    allow_next_kernel();
+        (const uint4*)words + ((first_of_expert + row_tile) * COLUMN_TILES + first_tile) * VECTORS
+            + lane,
+        (const uint4*)scales + ((first_of_expert + row_tile) * SCALE_TILES
+                                + first_tile / TILES_PER_SCALE) * SCALE_VECTORS + lane};
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) {
         if (i * STAGE_TILES < num_tiles)
@@ -185,12 +201,15 @@ gemm_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
                           i * STAGE_TILES, num_tiles, lane);
         commit_copies();
     }
-    wait_for_previous_kernel();
+    if (!EXPERTS) wait_for_previous_kernel();
 
     const u16* rows[BLOCKS];
 #pragma unroll
     for (int m = 0; m < BLOCKS; ++m) {
         int token = min(first_token + 8 * m + g, num_tokens - 1);    // no result of a second one
+#if EXPERTS
+        token = (int)load_activation_word(order + token) / divisor;
+#endif
         rows[m] = x + (u64)token * COLUMNS + first_tile * TILE_COLUMNS + 8 * t;
     }
     ActivationTile activations[BLOCKS];
@@ -242,7 +261,11 @@ gemm_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
         int column = (row_tile + r) * rows_out + row;
         if (first_token + token >= num_tokens || column >= num_outputs) continue;
         float value = summed(partial[r], row, token);
+#if EXPERTS
+        u64 place = (u64)load_activation_word(order + token) * stride + column;
+#else
         u64 place = (u64)(first_token + token) * stride + column;
+#endif
 #if FORM == 2
         out[place] = cap * tanhf(value / cap);
 #else

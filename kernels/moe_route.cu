@@ -6,12 +6,13 @@
 //
 // expert_ids     (T, K) i32, -1 for padding rows; expert_weights (T, K) f32, 0 for padding rows
 // x              (T, H) bf16: the residual's norm with router.scale * H^(-1/2) as its weight
-// w              (E, H) bf16; per_expert_scale (E) f32
+// w              (PARTS, E, H) bf16, whose sum is W: what bf16 does not hold takes several;
+//                per_expert_scale (E) f32
 // sequences      (T) i32, -1 for padding rows
 // scores         (row tiles, SPLITS, 16, E) f32: scratch
 // tickets        (row tiles) u32: scratch, zero before and after every launch
 //
-// Bytes moved: E H 2 of weights, T H 2 of rows. Bound by the latency of one read, the exchange
+// Bytes moved: PARTS E H 2 of weights, T H 2 of rows. Bound by the latency of one read, the exchange
 // between blocks and K rounds of a maximum.
 // blockIdx: x 8 experts, y one of SPLITS parts of H, z a tile of 16 rows. A block's warps share
 // its columns, UNITS runs of 32 each; one matrix instruction takes 16 rows and 8 experts. Sums go
@@ -20,7 +21,7 @@
 // lane e % 32.
 //
 // PRECOND: H a multiple of 32; E a multiple of 8 and at most 1,024; K <= 32 and K <= E.
-// Constants: H, E, K, SPLITS, UNITS; SPLITS * 8 * UNITS * 32 >= H.
+// Constants: H, E, K, SPLITS, UNITS, PARTS; SPLITS * 8 * UNITS * 32 >= H.
 
 #define WARPS 8
 #define ROWS 16
@@ -103,13 +104,16 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
     const int first_row = blockIdx.z * ROWS;
     const int first_column = (blockIdx.y * WARPS + warp) * UNITS * 32 + t * 8;
     allow_next_kernel();
-    uint4 weights[UNITS];
+    uint4 weights[UNITS][PARTS];
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
         const int column = first_column + u * 32;
-        weights[u] = make_uint4(0, 0, 0, 0);
-        if (column < H)
-            weights[u] = load_activations(w + (u64)(blockIdx.x * 8 + g) * H + column);
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p) {
+            weights[u][p] = make_uint4(0, 0, 0, 0);
+            if (column < H)
+                weights[u][p] = load_activations(w + ((u64)p * E + blockIdx.x * 8 + g) * H + column);
+        }
     }
     wait_for_previous_kernel();
     float sums[4];
@@ -120,8 +124,12 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
         const int column = first_column + u * 32;
         const uint4 low = load_part(x, first_row + g, num_rows, column);
         const uint4 high = load_part(x, first_row + 8 + g, num_rows, column);
-        mma_bf16(sums, low.x, high.x, low.y, high.y, weights[u].x, weights[u].y);
-        mma_bf16(sums, low.z, high.z, low.w, high.w, weights[u].z, weights[u].w);
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p) {
+            const uint4& b = weights[u][p];
+            mma_bf16(sums, low.x, high.x, low.y, high.y, b.x, b.y);
+            mma_bf16(sums, low.z, high.z, low.w, high.w, b.z, b.w);
+        }
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) parts[warp][g + i / 2 * 8][2 * t + i % 2] = sums[i];

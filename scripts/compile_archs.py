@@ -30,6 +30,9 @@ from gemma_thor_ros.models.config import LayerGeometry, ModelConfig
 from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
 from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.ops import compile as compiler
+from gemma_thor_ros.ops import moe_route
+from gemma_thor_ros.ops.affine_order import BITS
+from gemma_thor_ros.ops.affine_specs import AffineUse, affine_specs
 from gemma_thor_ros.ops.compile import ARCHS, KernelSpec
 from gemma_thor_ros.ops.draft_specs import dflash_specs, mtp_specs
 from gemma_thor_ros.ops.matrix_specs import matrix_specs
@@ -49,9 +52,9 @@ REGISTERS_PER_MULTIPROCESSOR = 65536
 MOST_IN_CHECK = 150                      # compilations of a check: a minute or two
 SMALLEST_ENTRY = 24                      # instructions; an empty one has about 8
 # Entries that multiply matrices must show it in the machine code.
-MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down',
-                  'attention_decode', 'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16',
-                  'prefill_attention', 'draft_attention', 'vision_attention')
+MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up',
+                  'moe_nvfp4_down', 'attention_decode', 'prefill_gemm', 'prefill_experts',
+                  'prefill_gemm_bf16', 'prefill_attention', 'draft_attention', 'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted
 # (entry, architectures) -> most bytes, why.
 ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
@@ -132,7 +135,27 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
                                            PAGE_SIZE, fp8, SHARED_KB[arch] * 1024, hardware)
             for spec in dict.fromkeys(specs):
                 found.setdefault((spec, arch), []).append(name)
+    for spec, arch in affine_jobs():
+        found.setdefault((spec, arch), []).append('affine')
     return found
+
+
+def affine_jobs() -> Iterator[tuple[KernelSpec, str]]:
+    """MLX affine: the dense models at 4 and 8 bits, and every width on every architecture."""
+    for name in ('12B', '31B'):
+        model = MODELS[name]
+        columns = {model.hidden_size, model.intermediate_size, *(
+            shape.num_q_heads * shape.head_dim for shape in model.geometries)}
+        uses = [AffineUse(model.hidden_size, bits, 64, form) for bits in (4, 8)
+                for form in ('geglu', 'head')]
+        uses += [AffineUse(count, bits, 64, 'plain') for bits in (4, 8)
+                 for count in sorted(columns)]
+        yield from ((spec, arch) for arch in model.archs for spec in affine_specs(uses))
+    widths = [AffineUse(2816, bits, 64, 'plain') for bits in BITS]
+    widths += [AffineUse(2816, 4, group, 'head') for group in (32, 128)]
+    widths += [AffineUse(2816, 4, 64, 'geglu', True), AffineUse(704, 4, 64, 'plain', True)]
+    routers = [moe_route.spec(2816, 128, 8, parts) for parts in (2, 3)]      # of 8 bits
+    yield from ((spec, arch) for arch in ARCHS for spec in [*affine_specs(widths), *routers])
 
 
 def draft_specs(model: Model, arch: str) -> list[KernelSpec]:
@@ -238,7 +261,8 @@ def faults(spec: KernelSpec, arch: str, found: dict[str, Any]) -> Iterator[str]:
         yield f'{name}: {found["shared"]} bytes of shared memory'
     constants = dict(spec.defines)
     warps = constants.get('K_WARPS') or constants.get('WARPS')
-    if warps and spec.file in ('gemm_nvfp4', 'gemm_bf16', 'head_nvfp4', 'moe_nvfp4'):
+    if warps and spec.file in ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'head_nvfp4',
+                               'moe_nvfp4'):
         threads = warps * 32 * constants['MIN_BLOCKS']
         if found['registers'] * threads > REGISTERS_PER_MULTIPROCESSOR:
             yield f'{name}: {found["registers"]} registers do not let its blocks be resident'

@@ -56,8 +56,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument('--preset', choices=PRESETS, default='26b-a4b',
                         help='shapes of random weights (default: %(default)s)')
     parser.add_argument('--format', choices=('nvfp4', *MLX_FORMATS), default='nvfp4',
-                        metavar='FORMAT', help='of random weights: nvfp4, or for a dense preset '
-                        'one of MLX such as mlx-4bit-g64 (default: %(default)s)')
+                        metavar='FORMAT', help='of random weights: nvfp4, or one of MLX such as '
+                        'mlx-4bit-g64 (default: %(default)s)')
     parser.add_argument('--model', type=Path, metavar='FOLDER',
                         help='a checkpoint in NVFP4 or MLX affine')
     parser.add_argument('--layers', type=int, metavar='N', help='random weights: so many layers')
@@ -157,9 +157,6 @@ def _prepare(args: argparse.Namespace, records: Records, say: Callable[[str], No
         count = compile_ahead(config, bench_device.PAGE_SIZE, 'fp8', threads, lambda share: None)
         setting = setting_of(args.format)
         if setting is not None:
-            if config.enable_moe_block:
-                raise ConfigError(f'--format {args.format}: experts run on CUDA in nvfp4 alone; '
-                                  'take a dense preset')
             value_bytes = setting.bits / 8 + 4 / setting.group_size
             count += compile_specs(affine_specs(uses_of(config, setting)), threads,
                                    lambda share: None)
@@ -176,12 +173,16 @@ def _prepare(args: argparse.Namespace, records: Records, say: Callable[[str], No
 
 
 def uses_of(config: ModelConfig, setting: MlxSetting) -> list[AffineUse]:
-    """The matrices of a dense model that is stored alike throughout."""
+    """The matrices of a model that is stored alike throughout."""
     hidden, size = config.hidden_size, (setting.bits, setting.group_size)
     columns = {hidden, config.intermediate_size, *(
         shape.num_q_heads * shape.head_dim for shape in (config.sliding, config.full))}
-    return [AffineUse(hidden, *size, 'geglu'), AffineUse(hidden, *size, 'head'),
+    uses = [AffineUse(hidden, *size, 'geglu'), AffineUse(hidden, *size, 'head'),
             *(AffineUse(count, *size, 'plain') for count in sorted(columns))]
+    if config.enable_moe_block:
+        uses += [AffineUse(hidden, *size, 'geglu', True),
+                 AffineUse(config.moe_intermediate_size, *size, 'plain', True)]
+    return uses
 
 
 def _stored(model: CudaGemma4, folder: Path) -> tuple[dict[str, Any], float]:

@@ -134,7 +134,7 @@ class RandomTarget(RandomWeights):
 
 
 class RandomAffine(RandomWeights):
-    """The weights of a dense target in MLX affine codes, the table too."""
+    """The weights of a target in MLX affine codes, the table too; routers are bf16."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], setting: MlxSetting) -> None:
         super().__init__(shapes)

@@ -34,9 +34,9 @@ GROUPS = (32, 64, 128)
 
 
 class RawAffine(Protocol):
-    """One matrix (N, M) as packs store it, scales and biases as bf16 bits.
+    """One matrix (N, M) as packs store it, or E of them, scales and biases as bf16 bits.
 
-    words (N, M * bits / 32) u32; scales, biases (N, M / group_size) u16.
+    words (..., N, M * bits / 32) u32; scales, biases (..., N, M / group_size) u16.
     """
 
     @property
@@ -53,10 +53,10 @@ class RawAffine(Protocol):
 
 @dataclass(frozen=True)
 class AffineFragments:
-    """A matrix on the device; arrays are CuPy's.
+    """A matrix on the device, or E of them; arrays are CuPy's.
 
-    words (R * C * 32 * bits,) u32, scales (u32): R row tiles, C column tiles. `interleaved`: gate
-    and up of an MLP alternate by 8 rows, and num_outputs counts the rows of one of them.
+    words (E * R * C * 32 * bits,) u32, scales (u32): R row tiles, C column tiles. `interleaved`:
+    gate and up of an MLP alternate by 8 rows, and num_outputs counts the rows of one of them.
     """
 
     words: Any
@@ -66,10 +66,11 @@ class AffineFragments:
     bits: int
     group_size: int
     interleaved: bool
+    num_experts: int = 0         # 0: one matrix
 
     @property
     def num_row_tiles(self) -> int:
-        """R."""
+        """R of one matrix."""
         return row_tiles(self.num_outputs, self.interleaved)
 
     @property
@@ -187,20 +188,24 @@ def to_affine(parts: Sequence[RawAffine], *, interleaved: bool = False,
     """Put matrices that lie on the device in order; several are stacked by rows.
 
     parts: matrices (N, M) of one M, width and group, each N but the last a multiple of 16; or,
-    `interleaved`, gate and up, both (I, M) with I a multiple of 8. Only enqueues. Raises
-    ConfigError for sizes that do not fit.
+    `interleaved`, gate and up, both (I, M) with I a multiple of 8. With a leading axis E in all of
+    them, which must fill their tiles, the result has E matrices. Only enqueues. Raises ConfigError
+    for sizes that do not fit.
     """
     bits, group, columns = _check_parts(parts, interleaved)
-    counts = [part.words.shape[0] for part in parts]
+    lead = parts[0].words.shape[:-2]
+    num_experts = int(lead[0]) if lead else 0
+    counts = [part.words.shape[-2] for part in parts]
     num_outputs = counts[0] if interleaved else sum(counts)
     tiles, width = row_tiles(num_outputs, interleaved), column_tiles(columns)
+    tiles *= max(num_experts, 1)
     with stream:
         words = device.empty(tiles * width * 32 * bits, np.uint32)
         scales = device.empty(tiles * tile_scales(columns, group), np.uint32)
         kernel = device.compiled(spec(bits, group))
         first = 0
         for low, high in _launches(parts, interleaved):
-            count = low.words.shape[0]
+            count = low.words.shape[-2] * max(num_experts, 1)
             step, offset = (8, 0) if interleaved else (16, 8)
             own = -(-count // step)
             device.launch(
@@ -209,7 +214,8 @@ def to_affine(parts: Sequence[RawAffine], *, interleaved: bool = False,
                  low.words, low.scales, low.biases, high.words, high.scales, high.biases, count,
                  columns, own, width, step, offset), stream, overlap=False)
             first += own
-    return AffineFragments(words, scales, num_outputs, columns, bits, group, interleaved)
+    return AffineFragments(words, scales, num_outputs, columns, bits, group, interleaved,
+                           num_experts)
 
 
 def _launches(parts: Sequence[RawAffine],
@@ -225,9 +231,10 @@ def _launches(parts: Sequence[RawAffine],
 def _check_parts(parts: Sequence[RawAffine], interleaved: bool) -> tuple[int, int, int]:
     """Bits, group size and M of all."""
     bits, group = parts[0].bits, parts[0].group_size
-    shapes = [(part.words.shape[0], part.words.shape[1] * 32 // part.bits) for part in parts]
+    leads = {part.words.shape[:-2] for part in parts}
+    shapes = [(part.words.shape[-2], part.words.shape[-1] * 32 // part.bits) for part in parts]
     if {(part.bits, part.group_size) for part in parts} != {(bits, group)} or len(
-            {columns for _, columns in shapes}) != 1:
+            {columns for _, columns in shapes}) != 1 or len(leads) != 1:
         raise ConfigError('MLX affine matrices of different widths or groups cannot be stacked: '
                           + ', '.join(f'{part.bits} bits in groups of {part.group_size}, '
                                       f'{shape[0]} x {shape[1]}'
@@ -237,6 +244,9 @@ def _check_parts(parts: Sequence[RawAffine], interleaved: bool) -> tuple[int, in
                           f'got {shapes}')
     if not interleaved and any(rows % TILE_ROWS for rows, _ in shapes[:-1]):
         raise ConfigError(f'stacked MLX affine matrices need multiples of 16 rows, got {shapes}')
+    if leads != {()} and ((len(parts) > 1 and not interleaved)
+                          or shapes[0][0] % (8 if interleaved else TILE_ROWS)):
+        raise ConfigError(f'experts in MLX affine need multiples of 16 rows, got {shapes}')
     return bits, group, shapes[0][1]
 
 

@@ -22,17 +22,20 @@ class AffineUse(NamedTuple):
     bits: int
     group_size: int
     form: gemm_affine.Form
+    experts: bool = False
 
 
 def affine_specs(uses: Iterable[AffineUse], rows: Iterable[int] = ROWS) -> list[KernelSpec]:
     """Every spec of a model's affine matrices, each once."""
     specs: list[KernelSpec] = []
     for use in dict.fromkeys(uses):
-        columns, bits, group_size, form = use
+        columns, bits, group_size, form, experts = use
         specs.append(affine_order.spec(bits, group_size))
-        specs += [gemm_affine.spec(columns, count, bits, group_size, form) for count in rows]
+        specs += [gemm_affine.spec(columns, count, bits, group_size, form, experts=experts)
+                  for count in rows]
         if form == 'head':
             specs.append(embed_affine.spec(columns, bits, group_size))
         else:
-            specs.append(gemm_affine.spec(columns, max(ROWS), bits, group_size, form, True))
+            specs.append(gemm_affine.spec(columns, max(ROWS), bits, group_size, form, True,
+                                          experts))
     return list(dict.fromkeys(specs))

@@ -28,6 +28,7 @@ from gemma_thor_ros.ops import (
     gemm_nvfp4,
     head_nvfp4,
     kv_append,
+    moe_affine,
     moe_nvfp4,
     moe_route,
     prefill_attention,
@@ -93,6 +94,14 @@ class CudaExperts:
 
     gate_up: Nvfp4Fragments
     down: Nvfp4Fragments
+
+
+@dataclass(frozen=True)
+class AffineExperts:
+    """The same in MLX affine codes."""
+
+    gate_up: AffineFragments
+    down: AffineFragments
 
 
 class CudaOps:
@@ -194,19 +203,24 @@ class CudaOps:
         finally:
             self.stream, self._forked = self._main, True
 
-    def mixture(self, dense: DenseMlp, experts: ExpertRows, weights: CudaExperts, residual: Any,
-                routed: Any, router: Router, eps: float, rows: Any, num_decode_rows: int) -> Any:
+    def mixture(self, dense: DenseMlp, experts: ExpertRows, weights: CudaExperts | AffineExperts,
+                residual: Any, routed: Any, router: Router, eps: float, rows: Any,
+                num_decode_rows: int) -> Any:
         """Dense MLP, router on the residual's norm by its scale, experts, not summed yet."""
         assert self._route_scratch is not None
         joined = (num_decode_rows and self.joined and dense.parts is not None
                   and isinstance(dense.gate_up, Nvfp4Fragments)
-                  and isinstance(dense.down, Nvfp4Fragments))
+                  and isinstance(dense.down, Nvfp4Fragments)
+                  and isinstance(weights, CudaExperts))
         if not joined:
             with self.beside(num_decode_rows):
                 self.gate_up(dense.inner, dense.products, dense.x, dense.gate_up, num_decode_rows)
                 self.linear(dense.branch, dense.inner, dense.down, num_decode_rows)
         moe_route.moe_route(experts.ids, experts.shares, *self._route_scratch, routed, router.proj,
                             router.per_expert_scale, rows, self.stream)
+        if isinstance(weights, AffineExperts):
+            self._affine_experts(experts, weights, not num_decode_rows)
+            return dense.branch
         if not num_decode_rows:
             self._prompt_experts(experts, weights)
             return dense.branch
@@ -219,6 +233,16 @@ class CudaOps:
         moe_nvfp4.moe_nvfp4_down(experts.out, experts.inner, experts.ids, weights.down,
                                  self.stream, second)
         return dense.parts if joined else dense.branch
+
+    def _affine_experts(self, experts: ExpertRows, weights: AffineExperts, prompt: bool) -> None:
+        order = self._order
+        assert order is not None
+        prefill_moe.prefill_sort(order, experts.ids, self._num_experts, self.stream,
+                                 moe_affine.ROWS)
+        moe_affine.moe_affine_gate_up(experts.inner, experts.x, experts.ids, order,
+                                      weights.gate_up, self.stream, prompt=prompt)
+        moe_affine.moe_affine_down(experts.out, experts.inner, experts.ids, order, weights.down,
+                                   self.stream, prompt=prompt)
 
     def _prompt_experts(self, experts: ExpertRows, weights: CudaExperts) -> None:
         assert self._order is not None

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack, to_affine
-from gemma_thor_ros.ops.cuda_table import CudaExperts, CudaTable, KvScales
+from gemma_thor_ros.ops.cuda_table import AffineExperts, CudaExperts, CudaTable, KvScales
 from gemma_thor_ros.ops.fragment_order import (
     Nvfp4Fragments,
     PackedMatrix,
@@ -145,14 +145,22 @@ class DeviceLoader:
                hidden_size: int) -> Router:
         """The router; H^(-1/2) joins the scale in float64, so that it rounds once."""
         wide = values(scale, np.float64) * hidden_size ** -0.5
-        return Router(self._put(wide.astype(np.float32)), self._dense((proj,)),
+        rows = (self._put(bf16_parts(values(proj, np.float32)))
+                if isinstance(proj, AffineMatrix) else self._dense((proj,)))
+        return Router(self._put(wide.astype(np.float32)), rows,
                       self.vector(per_expert_scale))
 
-    def experts(self, gate: StoredWeight, up: StoredWeight, down: StoredWeight) -> CudaExperts:
+    def experts(self, gate: StoredWeight, up: StoredWeight,
+                down: StoredWeight) -> CudaExperts | AffineExperts:
         """All experts of one layer."""
-        if any(isinstance(part, AffineMatrix) for part in (gate, up, down)):
-            raise ConfigError('experts in MLX affine run on the CPU alone: set engine.device to '
-                              'cpu, or use an NVFP4 checkpoint')
+        affine = [part for part in (gate, up, down) if isinstance(part, AffineMatrix)]
+        if len(affine) == 3:
+            if _width(affine[0]) != _width(affine[1]):
+                raise ConfigError('gate and up of experts have {} bits in groups of {} and {} in '
+                                  'groups of {}; CUDA takes them alike alone'.format(
+                                      *_width(affine[0]), *_width(affine[1])))
+            return AffineExperts(self._affine_fragments(affine[:2], True),
+                                 self._affine_fragments(affine[2:], False))
         if not all(_is_packed(part) for part in (gate, up, down)):
             raise ConfigError('experts in bf16 do not run on CUDA: `gemma-thor quantize` makes an '
                               'NVFP4 checkpoint of them')
@@ -253,14 +261,22 @@ def _form(part: Any) -> str:
             else 'bf16')
 
 
+def bf16_parts(numbers: Array) -> Array:
+    """Bits (parts, ...) of the fewest bf16 numbers whose sums float32 numbers are, at most 3."""
+    parts: list[Array] = []
+    rest = np.array(numbers, np.float32)
+    while len(parts) < 3 and (not parts or rest.any()):
+        part = round_to_bf16(rest.copy())
+        parts.append((part.view(np.uint32) >> 16).astype(np.uint16))
+        rest -= part                     # exact: 24 bits are three times 8
+    return np.stack(parts)
+
+
 def _bf16_bits(weight: Any) -> Any:
     """The bits of a dense weight; raises ConfigError for numbers that bf16 does not hold."""
     data = getattr(weight, 'data', None)
     if data is not None and data.dtype == np.uint16:
         return data
-    if isinstance(weight, AffineMatrix):
-        raise ConfigError('routers in MLX affine run on the CPU alone: set engine.device to cpu, '
-                          'or use an NVFP4 checkpoint')
     single = np.ascontiguousarray(values(weight, np.float32), np.float32)
     rounded = round_to_bf16(single.copy())
     if not np.array_equal(rounded, single):

@@ -60,26 +60,28 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
     constants = dict(kernel.spec.defines)
     tiles = weight.num_row_tiles
     grid = (-(-tiles // constants['ROW_TILES']), -(-num_tokens // ROWS_PER_LAUNCH_TILE))
+    # where experts have order and items, nothing is read here
     device.launch(kernel, grid[::-1] if prompt else grid, constants['K_WARPS'] * 32,
-                  (out, x, weight.words, weight.scales, num_tokens, tiles, weight.num_outputs,
-                   stride, float(cap)), stream, shared_bytes(constants))
+                  (out, x, weight.words, weight.scales, weight.words, weight.words, 1, num_tokens,
+                   tiles, weight.num_outputs, stride, float(cap)), stream, shared_bytes(constants))
 
 
 def spec(columns: int, num_tokens: int, bits: int, group_size: int, form: Form = 'plain',
-         prompt: bool = False, **override: int) -> KernelSpec:
+         prompt: bool = False, experts: bool = False, **override: int) -> KernelSpec:
     """What is compiled for a matrix and a number of rows; `override` is for measurements."""
     warps, tiles = cut(columns)
     blocks = 2 if prompt else blocks_of(num_tokens)
     rows = 2 if blocks == 2 else 1       # activations and their sums are shared by row tiles
     each = rows * _tile_bytes(bits, group_size)
     # what a stage costs beside its tiles is shared by them
-    stage_tiles = next((count for count in (3, 4, 2) if blocks == 1 and tiles % count == 0
+    stage_tiles = next((count for count in ((2,) if group_size == 32 else (3, 4, 2))
+                        if blocks == 1 and tiles % count == 0
                         and 2 * count * each <= _RING_BYTES), 1)
     constants = {
         'BITS': bits, 'GROUP': group_size, 'COLUMNS': columns,
         'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps, 'WARP_TILES': tiles,
         'ROW_TILES': rows, 'BLOCKS': blocks, 'FORM': _FORMS.index(form), 'PROMPT': int(prompt),
-        'MIN_BLOCKS': 2 if blocks == 1 else 1, 'STAGE_TILES': stage_tiles,
+        'EXPERTS': int(experts), 'MIN_BLOCKS': 2 if blocks == 1 else 1, 'STAGE_TILES': stage_tiles,
         'STAGES': max(2, min(_STAGES, _RING_BYTES // (stage_tiles * each))), **override}
     return KernelSpec.of('gemm_affine', **constants)
 

@@ -57,13 +57,16 @@ def moe_route(expert_ids: Any, expert_weights: Any, scores: Any, tickets: Any, x
     """Enqueue expert_ids (T, K) i32 and expert_weights (T, K) f32, best first; padding: -1 and 0.
 
     x (T, H) bf16 is the residual's norm by router.scale * H^(-1/2) (rms_norm writes it); weight
-    (E, H) bf16; sequences (T,) i32, -1 in padding rows. scores and tickets: `scratch_sizes`.
+    (E, H) bf16, or (parts, E, H) whose sum it is; sequences (T,) i32, -1 in padding rows. scores
+    and tickets: `scratch_sizes`.
     """
+    parts = weight.shape[0] if len(weight.shape) == 3 else 1
     sizes = check('moe_route', expert_ids=expert_ids, expert_weights=expert_weights, x=x,
-                  weight=weight, per_expert_scale=per_expert_scale, sequences=sequences)
+                  weight=weight.reshape(parts, *weight.shape[-2:])[0],
+                  per_expert_scale=per_expert_scale, sequences=sequences)
     need = scratch_sizes(sizes['T'], sizes['H'], sizes['E'])
     assert scores.size >= need[0] and tickets.size >= need[1], (scores.size, tickets.size, need)
-    kernel = device.compiled(spec(sizes['H'], sizes['E'], sizes['K']))
+    kernel = device.compiled(spec(sizes['H'], sizes['E'], sizes['K'], parts))
     grid = (sizes['E'] // 8, _splits(sizes['H']), -(-sizes['T'] // _ROWS))
     device.launch(kernel, grid, 256, (expert_ids, expert_weights, scores, tickets, x, weight,
                                       per_expert_scale, sequences, sizes['T']), stream)
@@ -75,13 +78,13 @@ def scratch_sizes(num_tokens: int, hidden_size: int, num_experts: int) -> tuple[
     return tiles * _splits(hidden_size) * _ROWS * num_experts, tiles
 
 
-def spec(hidden_size: int, num_experts: int, num_chosen: int) -> KernelSpec:
+def spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1) -> KernelSpec:
     """What is compiled for H columns, E experts and K of them; the cut depends on H alone."""
     assert hidden_size % 32 == 0 and num_experts % 8 == 0, (hidden_size, num_experts)
     assert num_chosen <= min(32, num_experts), (num_chosen, num_experts)
     splits = _splits(hidden_size)
     return KernelSpec.of('moe_route', H=hidden_size, E=num_experts, K=num_chosen, SPLITS=splits,
-                         UNITS=-(-hidden_size // (splits * 8 * 32)))
+                         UNITS=-(-hidden_size // (splits * 8 * 32)), PARTS=parts)
 
 
 def _splits(hidden_size: int) -> int:
