@@ -32,10 +32,10 @@ def prefill_specs(geometries: Iterable[Geometry], num_experts: int, page_size: i
         specs += [prefill_moe.sort_spec(entry, num_experts)
                   for entry in ('prefill_sort', 'prefill_tiles')]
     for shape in geometries:
-        warps = prefill_attention.query_warps_of(shape.head_dim, fp8, shared_limit)
-        specs.append(prefill_attention.spec(
+        specs += [prefill_attention.spec(
             shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads,
-            page_size, shape.window, fp8, warps))
+            page_size, shape.window, fp8, warps) for warps in prefill_attention.query_warp_choices(
+                shape.head_dim, fp8, shared_limit)]
     return list(dict.fromkeys(specs))
 
 
