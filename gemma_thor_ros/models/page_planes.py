@@ -9,6 +9,7 @@ what a drafter keeps beside them. Knows no request and no file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -59,23 +60,23 @@ class Planes:
 
     def read(self, kind: str, pages: Sequence[int], target: Bytes) -> None:
         """Copy pages to target (n, page_bytes); it has them when this returns."""
-        for index, page in enumerate(pages):
-            for plane, part in self._parts(kind, target[index]):
-                if self.stream is None:
-                    part.view(plane.dtype)[...] = plane[page].reshape(-1)
-                else:
-                    device.copy_out(part, plane[page], self.stream)
-        self._wait()
+        with self._copies():
+            for index, page in enumerate(pages):
+                for plane, part in self._parts(kind, target[index]):
+                    if self.stream is None:
+                        part.view(plane.dtype)[...] = plane[page].reshape(-1)
+                    else:
+                        device.copy_out(part, plane[page], self.stream)
 
     def write(self, kind: str, pages: Sequence[int], source: Bytes) -> None:
         """Copy source (n, page_bytes) into pages, which must be of this cache."""
-        for index, page in enumerate(pages):
-            for plane, part in self._parts(kind, source[index]):
-                if self.stream is None:
-                    plane[page].reshape(-1)[...] = part.view(plane.dtype)
-                else:
-                    device.copy_in(plane[page], part, self.stream)
-        self._wait()
+        with self._copies():
+            for index, page in enumerate(pages):
+                for plane, part in self._parts(kind, source[index]):
+                    if self.stream is None:
+                        plane[page].reshape(-1)[...] = part.view(plane.dtype)
+                    else:
+                        device.copy_in(plane[page], part, self.stream)
 
     def _of(self, kind: str) -> tuple[Any, ...]:
         return self.sliding if kind == SLIDING else self.full
@@ -88,6 +89,12 @@ class Planes:
             yield plane, row[start:start + size]
             start += size
 
-    def _wait(self) -> None:
-        if self.stream is not None:
+    @contextmanager
+    def _copies(self) -> Iterator[None]:
+        """Wait for the copies at the end; a lost device is a DeviceError."""
+        if self.stream is None:
+            yield
+            return
+        with device.errors():
+            yield
             self.stream.synchronize()
