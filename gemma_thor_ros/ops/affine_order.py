@@ -52,6 +52,17 @@ class RawAffine(Protocol):
 
 
 @dataclass(frozen=True)
+class StoredAffine:
+    """RawAffine with its arrays on the device."""
+
+    words: Any
+    scales: Any
+    biases: Any
+    bits: int
+    group_size: int
+
+
+@dataclass(frozen=True)
 class AffineFragments:
     """A matrix on the device, or E of them; arrays are CuPy's.
 

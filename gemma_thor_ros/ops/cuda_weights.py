@@ -17,7 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma_thor_ros.ops import device
-from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack, to_affine
+from gemma_thor_ros.ops.affine_order import (
+    AffineFragments,
+    AffineStack,
+    StoredAffine,
+    to_affine,
+)
 from gemma_thor_ros.ops.cuda_table import AffineExperts, CudaExperts, CudaTable, KvScales
 from gemma_thor_ros.ops.fragment_order import (
     Nvfp4Fragments,
@@ -66,17 +71,6 @@ class AffineMatrix(Protocol):
     def bits(self) -> int: ...
     @property
     def group_size(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class _AffineOnDevice:
-    """An affine matrix as it was stored, scales and biases as bf16 bits, on the device."""
-
-    words: Any
-    scales: Any
-    biases: Any
-    bits: int
-    group_size: int
 
 
 class DeviceLoader:
@@ -201,13 +195,13 @@ class DeviceLoader:
         self.device_bytes += made.nbytes
         return made
 
-    def _raw_affine(self, part: AffineMatrix) -> _AffineOnDevice:
+    def _raw_affine(self, part: AffineMatrix) -> StoredAffine:
         scales, biases = _bf16_bits(part.scales), _bf16_bits(part.biases)
         if device.is_here(part.words):
-            return _AffineOnDevice(part.words, scales, biases, part.bits, part.group_size)
+            return StoredAffine(part.words, scales, biases, part.bits, part.group_size)
         words, scales, biases = (self._copied([array], array.shape)
                                  for array in (part.words, scales, biases))
-        return _AffineOnDevice(words, scales, biases, part.bits, part.group_size)
+        return StoredAffine(words, scales, biases, part.bits, part.group_size)
 
     def _raw(self, part: Any) -> _OnDevice:
         """The stored arrays on the device; memory that is used again after the next launch."""

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from gemma_thor_ros import resources
 from gemma_thor_ros.ops import (
+    affine_order,
     attention_decode,
     device,
     draft_attention,
@@ -29,7 +30,9 @@ from gemma_thor_ros.ops import (
     draft_pick,
     draft_rows,
     embed,
+    embed_affine,
     geglu,
+    gemm_affine,
     gemm_bf16,
     gemm_nvfp4,
     head_nvfp4,
@@ -213,6 +216,23 @@ def _gemm(stream: Any, pair: bool = False) -> tuple[Array, Array]:
     expected = np.empty((_ROWS, 48))
     gemm_nvfp4.gemm_nvfp4_ref(expected, _wide(x), parts, interleaved=pair)
     return _fetch(out, stream), expected
+
+
+def _affine(stream: Any) -> tuple[Array, Array]:
+    """The head and embedding rows of one table in MLX affine codes of 4 bits."""
+    words = np.random.default_rng(4).integers(0, 1 << 32, (64, 16), np.uint32)
+    scales, biases = _bits(_SCALE * _normal(26, 64, 2)), _bits(_normal(27, 64, 2))
+    x, ids = _bits(_normal(28, _ROWS, 128)), np.array([63, 0, 9], np.int32)
+    out, hidden = _out(_ROWS, 64, dtype=np.float32), _out(_ROWS, 128, dtype=np.float32)
+    table = affine_order.to_affine([affine_order.StoredAffine(
+        device.put(words), device.put(scales), device.put(biases), 4, 64)], stream=stream)
+    gemm_affine.head_affine(out, device.put(x), table, 30.0, stream)
+    embed_affine.embed_affine(hidden, device.put(ids), table, 8.0, stream)
+    codes = (words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15).reshape(64, 128)
+    numbers = codes * np.repeat(_wide(scales), 64, 1) + np.repeat(_wide(biases), 64, 1)
+    expected = 30 * np.tanh(_wide(x) @ numbers.T / 30)
+    return (np.concatenate([_fetch(out, stream), _fetch(hidden, stream)], axis=1),
+            np.concatenate([expected, numbers[ids] * 8], axis=1))
 
 
 def _head(stream: Any) -> tuple[Array, Array]:
@@ -451,6 +471,7 @@ _OPS: tuple[tuple[str, float, _Run], ...] = (
     ('gemm_nvfp4', _BF16, _gemm), ('gemm_nvfp4 with geglu', 2 * _BF16,
                                    lambda stream: _gemm(stream, True)),
     ('head_nvfp4', _SINGLE, _head), ('moe_nvfp4', 2 * _BF16, _experts),
+    ('gemm_affine and embed_affine', _BF16, _affine),
     ('gemm_bf16', _BF16, _dense), ('moe_route', _SINGLE, _route), ('rms_norm', _BF16, _norms),
     ('kv_append and attention_decode', 2 * _BF16, _attention), ('embed and geglu', _BF16, _small),
     ('sample', 1e-12, _tokens), ('draft_heads, draft_context and draft_attention', 2 * _BF16,

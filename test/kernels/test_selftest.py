@@ -25,7 +25,7 @@ def test_all_ops_are_right_and_remembered(full: None, stream: Any, tmp_path: Pat
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = selftest.settle(stream, tmp_path)
     assert not outcome.wrong, outcome.wrong
-    assert len(outcome.checks) == 14
+    assert len(outcome.checks) == 15
     monkeypatch.setattr(selftest, 'checks', lambda stream: pytest.fail('asked again'))
     assert selftest.settle(stream, tmp_path) == outcome
     stored, = tmp_path.iterdir()
