@@ -240,8 +240,7 @@ def heads(bench: Bench) -> None:
     for rows in ROWS:
         x = cases.random_rows(cp, (rows, hidden), 5)
         logits = cases.poisoned(cp, (rows, vocab_size), 'f32')
-        variants = [{}, {'WARPS': 16, 'MIN_BLOCKS': 1, 'PREFETCH': 8},
-                    {'WARPS': 12, 'MIN_BLOCKS': 2, 'PREFETCH': 4}, {'WARPS': 8, 'MIN_BLOCKS': 3}]
+        variants = [{}, {'WARPS': 12}, {'WARPS': 24 if rows == 1 else 20}]
         for variant in variants if rows != 8 else [{}]:
             with constants(head_nvfp4, 'spec', **variant):
                 bench.measure('head_nvfp4', head_nvfp4.bytes_moved(rows, *cases.HEAD),

@@ -59,6 +59,11 @@
 #define HIDDEN __int_as_float(0xff800000)   // minus infinity: exp gives 0
 #define LOG2_E 1.4426950408889634f
 
+// Of one thread for its block, between barriers: far cheaper than each thread's own.
+__device__ __forceinline__ void fence_device() {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
 // Before an item's first tile.
 __device__ __forceinline__ void start_sums(float (&total)[MT][2], float (&top)[MT][2],
                                            float (&acc)[MT][COLUMNS][4]) {
@@ -256,15 +261,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                     }
                 }
             }
-            __threadfence();
             __syncthreads();                 // also: all have read q_tile, p_tile and sums
             if (fused) {
                 u32* counter = tickets
                                + (cold->sequence * KV + cold->kv) * MAX_GROUPS + cold->group;
-                if (threadIdx.x == 0) *ticket = atomicAdd(counter, 1u);
+                if (threadIdx.x == 0) {
+                    fence_device();
+                    *ticket = atomicAdd(counter, 1u);
+                    fence_device();
+                }
                 __syncthreads();
                 if (*ticket == cold->num_chunks - 1) {
-                    __threadfence();
                     const int first = cold->group * QUERIES;
                     const int count = min(QUERIES, cold->num_rows * GROUP - first);
                     const float scale = FP8 ? v_scale[cold->kv] : 1.0f;

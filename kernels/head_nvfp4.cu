@@ -8,41 +8,54 @@
 // codes, scales  of (V, H) in fragment order; row_scales (V / 16, 2) f32
 //
 // Bytes moved: V H 9 / 16 of weights, R (2 H + 4 V) of rows. Bound by reading the weights.
-// Every warp walks row tiles of its own over the full depth, PREFETCH tiles ahead across row
-// tiles, so nothing is exchanged between warps. The activation rows lie in shared memory in
-// fragment order (STAGED), or come through L1 where they do not fit. A row's sums run over the
-// columns in ascending tiles whatever other rows there are.
+// Every warp walks row tiles of its own over the full depth, so nothing is exchanged between warps;
+// its weights come through a ring of shared memory (weight_ring.cuh) that runs on across row tiles.
+// The activation rows lie in shared memory in fragment order (STAGED), or come through L1 where
+// they do not fit. A row's sums run over the columns in ascending tiles whatever other rows there
+// are.
 //
 // PRECOND: H a multiple of 8, x 16-byte aligned, V a multiple of 16; at most 16 rows a block
-// (blockIdx.y). Dynamic shared memory: STAGED * COLUMN_TILES * BLOCKS * 1024 bytes.
-// Constants: COLUMNS (H), COLUMN_TILES, WARPS, PREFETCH, BLOCKS, STAGED, MIN_BLOCKS.
+// (blockIdx.y). Dynamic shared memory: the rings, then STAGED * COLUMN_TILES * BLOCKS * 1024 bytes.
+// Constants: COLUMNS (H), COLUMN_TILES, WARPS, BLOCKS, STAGED, MIN_BLOCKS, STAGE_TILES and STAGES of
+// a ring.
 
-// Requested before the products, so that the end of a row tile does not wait for memory; before
-// sm_90 there are no registers left for them.
-#define EARLY_SCALES (__CUDA_ARCH__ >= 900)
+#include "weight_ring.cuh"
 
-__device__ __forceinline__ void load_scales(u32 (&scale)[2], const float* __restrict__ row_scales,
-                                            int row_tile, u64 policy) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-        scale[half] = load_weights((const u32*)row_scales + 2 * row_tile + half, policy);
-}
+// What a warp requests next.
+struct Requests {
+    Source from;
+    int row_tile, stage;
+    u32 filled;                  // the slot that it goes into
+};
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS)
 head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ codes,
            const u32* __restrict__ scales, const float* __restrict__ row_scales, int num_rows,
            int num_row_tiles, int vocab_size, float cap) {
-    extern __shared__ uint4 staged[];   // [tile][m][half][lane]
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-    int first_row = blockIdx.y * 16, stride = gridDim.x * WARPS;
+    uint4* staged = (uint4*)(weight_rings + WARPS * RING_BYTES);     // [tile][m][half][lane]
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    const int first_row = blockIdx.y * 16, stride = gridDim.x * WARPS;
     int row_tile = blockIdx.x * WARPS + warp;
     allow_next_kernel();
-    u64 policy = streaming_policy();
-    WeightTile w[PREFETCH];
+    const u64 policy = streaming_policy();
+    const Slots slots = slots_of(warp, lane);
+    Requests next = {source_at(codes, scales, row_scales, (u64)row_tile * COLUMN_TILES, row_tile,
+                               lane), row_tile, 0, 0};
+    auto request = [&]() {
+        if (next.stage == ITEM_STAGES) {
+            next.stage = 0;
+            next.row_tile += stride;
+            next.from = source_at(codes, scales, row_scales, (u64)next.row_tile * COLUMN_TILES,
+                                  next.row_tile, lane);
+        }
+        if (next.row_tile < num_row_tiles)
+            request_stage(slots, next.filled, next.from, next.stage, lane, policy);
+        ++next.stage;
+        commit_copies();
+        next.filled = next_slot(next.filled);
+    };
 #pragma unroll
-    for (int i = 0; i < PREFETCH; ++i)
-        if (row_tile < num_row_tiles)
-            w[i] = load_tile(codes, scales, (u64)row_tile * COLUMN_TILES + i, lane, policy);
+    for (int i = 0; i < STAGES - 1; ++i) request();
     wait_for_previous_kernel();
 
     const u16* rows[BLOCKS];
@@ -63,15 +76,22 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
     }
     __syncthreads();
 #endif
+    u32 read = 0;
     for (; row_tile < num_row_tiles; row_tile += stride) {
-        u32 scale[2];
-        if (EARLY_SCALES) load_scales(scale, row_scales, row_tile, policy);
         float acc[2][BLOCKS][4] = {};
-        for (int base = 0; base < COLUMN_TILES; base += PREFETCH) {
+        u32 slot = 0;
+        for (int stage = 0; stage < ITEM_STAGES; ++stage) {
+            wait_for_copies<STAGES - 2>();
+            __syncwarp();        // what other lanes copied is there, and they have read the slot
+            request();           // that is filled now
+            slot = read;
+            WeightTile w = read_tile(slots, slot, 0);
 #pragma unroll
-            for (int i = 0; i < PREFETCH; ++i) {
-                int tile = base + i;
-                if (COLUMN_TILES % PREFETCH != 0 && tile >= COLUMN_TILES) continue;
+            for (int i = 0; i < STAGE_TILES; ++i) {
+                const int tile = stage * STAGE_TILES + i;
+                if (COLUMN_TILES % STAGE_TILES != 0 && tile >= COLUMN_TILES) continue;
+                const WeightTile now = w;
+                if (i + 1 < STAGE_TILES) w = read_tile(slots, slot, i + 1);
                 ActivationTile part[BLOCKS];
 #if STAGED
 #pragma unroll
@@ -82,22 +102,17 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
 #else
                 load_activation_tile<BLOCKS>(part, rows, t, tile, COLUMNS);
 #endif
-                multiply_tile<BLOCKS>(acc, w[i], part);
-                // the same slot's next tile: further right, or the start of the next row tile
-                int next_row = tile + PREFETCH < COLUMN_TILES ? row_tile : row_tile + stride;
-                int next_tile = tile + PREFETCH < COLUMN_TILES ? tile + PREFETCH : i;
-                if (next_row < num_row_tiles)
-                    w[i] = load_tile(codes, scales, (u64)next_row * COLUMN_TILES + next_tile, lane,
-                                     policy);
+                multiply_tile<BLOCKS>(acc, now, part);
             }
+            read = next_slot(read);
         }
-        if (!EARLY_SCALES) load_scales(scale, row_scales, row_tile, policy);
+        const float2 scale = read_row_scales(slots, slot, lane);
 #pragma unroll
         for (int m = 0; m < BLOCKS; ++m) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 int row = first_row + 8 * m + 2 * t + (j & 1), id = row_tile * 16 + g + 8 * (j >> 1);
-                float z = (acc[0][m][j] + acc[1][m][j]) * __uint_as_float(scale[j >> 1]);
+                float z = (acc[0][m][j] + acc[1][m][j]) * (j >> 1 ? scale.y : scale.x);
                 if (row < num_rows)
                     logits[(u64)row * vocab_size + id] = cap * tanhf(z / cap);
             }

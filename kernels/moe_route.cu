@@ -26,6 +26,12 @@
 #define WARPS 8
 #define ROWS 16
 #define PER_LANE ((E + WARP - 1) / WARP)
+#define WARP_ROWS (ROWS / WARPS)
+
+// Of one thread for its block, between barriers: far cheaper than each thread's own.
+__device__ __forceinline__ void fence_device() {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
 
 // Order of floats as order of integers; NaN is the lowest number, 0 none at all.
 __device__ __forceinline__ u32 order_key(float x) {
@@ -37,14 +43,15 @@ __device__ __forceinline__ u32 order_key(float x) {
 // One row's choice by one warp. z: (SPLITS, 16, E) at this row.
 __device__ __forceinline__ void choose(int* expert_ids, float* expert_weights, const float* z,
                                        const float* __restrict__ per_expert_scale, int lane) {
-    float value[PER_LANE];
+    float value[PER_LANE], scales[PER_LANE];
     u32 keys[PER_LANE];
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
         const int expert = i * WARP + lane;
-        value[i] = 0.0f;
+        value[i] = scales[i] = 0.0f;
         keys[i] = 0;
         if (expert < E) {
+            scales[i] = per_expert_scale[expert];
 #pragma unroll
             for (int s = 0; s < SPLITS; ++s) value[i] += load_result(z + s * ROWS * E + expert);
             keys[i] = order_key(value[i]);
@@ -83,9 +90,15 @@ __device__ __forceinline__ void choose(int* expert_ids, float* expert_weights, c
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < K; ++k) sum += __shfl_sync(FULL_MASK, e, k);
+    float own_scale = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        const float other = __shfl_sync(FULL_MASK, scales[i], my_id % WARP);
+        if (my_id / WARP == i) own_scale = other;
+    }
     if (lane < K) {
         expert_ids[lane] = my_id;
-        expert_weights[lane] = e / sum * per_expert_scale[my_id];
+        expert_weights[lane] = e / sum * own_scale;
     }
 }
 
@@ -99,7 +112,7 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
           u32* tickets, const u16* x, const u16* __restrict__ w,
           const float* __restrict__ per_expert_scale, const int* sequences, int num_rows) {
     __shared__ float parts[WARPS][ROWS][8];
-    __shared__ u32 ticket;
+    __shared__ u32 ticket, zero;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int first_row = blockIdx.z * ROWS;
     const int first_column = (blockIdx.y * WARPS + warp) * UNITS * 32 + t * 8;
@@ -115,20 +128,35 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
                 weights[u][p] = load_activations(w + ((u64)p * E + blockIdx.x * 8 + g) * H + column);
         }
     }
+    if (threadIdx.x == 0) zero = 0;
     wait_for_previous_kernel();
+    uint4 low[UNITS], high[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) {
+        const int column = first_column + u * 32;
+        low[u] = load_part(x, first_row + g, num_rows, column);
+        high[u] = load_part(x, first_row + 8 + g, num_rows, column);
+    }
+    int sequence[WARP_ROWS];             // of the rows that this warp chooses for, should it
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS; ++i) {
+        const int row = first_row + warp + i * WARPS;
+        sequence[i] = row < num_rows ? (int)load_activation_word(sequences + row) : -1;
+    }
+    // The assembler would request each part when the one before is multiplied. It moves no load
+    // across a barrier, and nothing that needs what is read behind it (0) before it.
+    __syncthreads();
+    const u32 none = *(volatile u32*)&zero;
     float sums[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
-        const int column = first_column + u * 32;
-        const uint4 low = load_part(x, first_row + g, num_rows, column);
-        const uint4 high = load_part(x, first_row + 8 + g, num_rows, column);
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) {
             const uint4& b = weights[u][p];
-            mma_bf16(sums, low.x, high.x, low.y, high.y, b.x, b.y);
-            mma_bf16(sums, low.z, high.z, low.w, high.w, b.z, b.w);
+            mma_bf16(sums, low[u].x, high[u].x, low[u].y, high[u].y, b.x | none, b.y | none);
+            mma_bf16(sums, low[u].z, high[u].z, low[u].w, high[u].w, b.z | none, b.w | none);
         }
     }
 #pragma unroll
@@ -141,17 +169,22 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
 #pragma unroll
         for (int v = 0; v < WARPS; ++v) sum += parts[v][row][expert];
         z[((u64)blockIdx.y * ROWS + row) * E + blockIdx.x * 8 + expert] = sum;
-        __threadfence();
     }
     __syncthreads();
-    if (threadIdx.x == 0) ticket = atomicAdd(tickets + blockIdx.z, 1u);
+    if (threadIdx.x == 0) {
+        fence_device();
+        ticket = atomicAdd(tickets + blockIdx.z, 1u);
+        fence_device();
+    }
     __syncthreads();
     if (ticket != gridDim.x * gridDim.y - 1) return;
-    __threadfence();
     if (threadIdx.x == 0) tickets[blockIdx.z] = 0;
-    for (int r = warp; r < ROWS && first_row + r < num_rows; r += WARPS) {
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS; ++i) {
+        const int r = warp + i * WARPS;
         const u64 row = first_row + r;
-        if ((int)load_activation_word(sequences + row) >= 0) {
+        if (row >= num_rows) break;
+        if (sequence[i] >= 0) {
             choose(expert_ids + row * K, expert_weights + row * K, z + r * E, per_expert_scale,
                    lane);
         } else if (lane < K) {

@@ -120,50 +120,75 @@ __device__ __forceinline__ Outputs prepare(u16* normed_0, u16* normed_1, u16* no
     return outputs;
 }
 
-__device__ __forceinline__ Row load_a(const void* a, u64 row, int column) {
+// What is requested of a, to be added later.
+struct PartsOfA {
+    Row rows[A_PARTS > 0 ? A_PARTS : 1];
+};
+
+__device__ __forceinline__ PartsOfA request_a(const void* a, u64 row, int column) {
+    PartsOfA parts;
     if (A_PARTS > 0) {
-        const float* from = (const float*)a + row * (A_PARTS * H);
-        Row parts[A_PARTS > 0 ? A_PARTS : 1];
 #pragma unroll
-        for (int j = 0; j < A_PARTS; ++j) parts[j] = load_f32(from + j * H, column);
-        Row sum = parts[0];
+        for (int j = 0; j < A_PARTS; ++j)
+            parts.rows[j] = load_f32((const float*)a + (row * A_PARTS + j) * H, column);
+    } else {
+        parts.rows[0] = A_FLOAT ? load_f32((const float*)a + row * H, column)
+                                : load_bf16((const u16*)a + row * H, column);
+    }
+    return parts;
+}
+
+__device__ __forceinline__ Row sum_a(const PartsOfA& parts, u32 zero = 0) {
+    Row sum = parts.rows[0];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum.x[i] = __uint_as_float(__float_as_uint(sum.x[i]) | zero);
+    if (A_PARTS > 0) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
 #pragma unroll
-            for (int j = 1; j < A_PARTS; ++j) sum.x[i] = __fadd_rn(sum.x[i], parts[j].x[i]);
+            for (int j = 1; j < A_PARTS; ++j) sum.x[i] = __fadd_rn(sum.x[i], parts.rows[j].x[i]);
             sum.x[i] = rounded_to_bf16(sum.x[i]);
         }
-        return sum;
     }
-    return A_FLOAT ? load_f32((const float*)a + row * H, column)
-                   : load_bf16((const u16*)a + row * H, column);
+    return sum;
 }
 
-// Product and sum round apart, as in moe_nvfp4_combine.
-__device__ __forceinline__ Row load_b(const void* b, const int* expert_ids,
-                                      const float* expert_weights, u64 row, int column) {
-    if (CHOSEN == 0) return load_f32((const float*)b + row * H, column);
-    // all of them are requested before the first is used
-    constexpr int MOST = CHOSEN > 0 ? CHOSEN : 1;
-    uint4 parts[MOST];
-    float weights[MOST];
-    bool chosen[MOST];
+// What is requested of b: the row, or the chosen experts' results and their weights.
+struct PartsOfB {
+    Row row;
+    uint4 results[CHOSEN > 0 ? CHOSEN : 1];
+    u32 weights[CHOSEN > 0 ? CHOSEN : 1];
+    int ids[CHOSEN > 0 ? CHOSEN : 1];
+};
+
+__device__ __forceinline__ PartsOfB request_b(const void* b, const int* expert_ids,
+                                              const float* expert_weights, u64 row, int column) {
+    PartsOfB parts;
+    if (CHOSEN == 0) parts.row = load_f32((const float*)b + row * H, column);
 #pragma unroll
     for (int k = 0; k < CHOSEN; ++k) {
         const u64 pair = row * CHOSEN + k;
-        parts[k] = make_uint4(0, 0, 0, 0);
-        if (column < H) parts[k] = load_activations((const u16*)b + pair * H + column);
-        weights[k] = __uint_as_float(load_activation_word(expert_weights + pair));
-        chosen[k] = (int)load_activation_word(expert_ids + pair) >= 0;
+        parts.results[k] = make_uint4(0, 0, 0, 0);
+        if (column < H) parts.results[k] = load_activations((const u16*)b + pair * H + column);
+        parts.weights[k] = load_activation_word(expert_weights + pair);
+        parts.ids[k] = (int)load_activation_word(expert_ids + pair);
     }
+    return parts;
+}
+
+// Product and sum round apart, as in moe_nvfp4_combine.
+__device__ __forceinline__ Row sum_b(const PartsOfB& parts, u32 zero) {
+    if (CHOSEN == 0) return parts.row;
     Row sum = {};
 #pragma unroll
     for (int k = 0; k < CHOSEN; ++k) {
-        const Row part = from_pairs(parts[k]);
+        const uint4 v = parts.results[k];
+        const Row part = from_pairs(make_uint4(v.x | zero, v.y | zero, v.z | zero, v.w | zero));
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const float next = __fadd_rn(sum.x[i], __fmul_rn(weights[k], part.x[i]));
-            sum.x[i] = chosen[k] ? next : sum.x[i];      // what was not written may be NaN
+            const float next = __fadd_rn(
+                sum.x[i], __fmul_rn(__uint_as_float(parts.weights[k]), part.x[i]));
+            sum.x[i] = parts.ids[k] >= 0 ? next : sum.x[i];  // what was not written may be NaN
         }
     }
     return sum;
@@ -195,7 +220,7 @@ rms_norm_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const void* 
     const Row weight = load_weight(wa, column);
     wait_for_previous_kernel();
     Row residual = load_f32(x + row * H, column);
-    const Row branch = load_a(a, row, column);
+    const Row branch = sum_a(request_a(a, row, column));
     const float inverse = inverse_rms(block_sum(squares(branch), room[0], WARPS), eps);
     const Row normed = scaled(branch, inverse, weight);
 #pragma unroll
@@ -233,13 +258,21 @@ rms_norm_sum(float* __restrict__ out, const void* a, const void* b, const int* e
              const float* expert_weights, const float* __restrict__ wa,
              const float* __restrict__ wb, float eps) {
     __shared__ float room[2][WARPS];
+    __shared__ u32 zero;
     const int column = threadIdx.x * 8;
     const u64 row = blockIdx.x;
+    if (threadIdx.x == 0) zero = 0;
     allow_next_kernel();
     const Row weight_a = load_weight(wa, column), weight_b = load_weight(wb, column);
     wait_for_previous_kernel();
-    const Row row_a = load_a(a, row, column);
-    const Row row_b = load_b(b, expert_ids, expert_weights, row, column);
+    const PartsOfA parts_a = request_a(a, row, column);
+    const PartsOfB parts_b = request_b(b, expert_ids, expert_weights, row, column);
+    // The assembler would save registers and request each row when the one before is added, a read
+    // from the L2 cache after the other. It moves no load across a barrier, and nothing that needs
+    // what is read behind it (0) before it.
+    __syncthreads();
+    const u32 none = *(volatile u32*)&zero;
+    const Row row_a = sum_a(parts_a, none), row_b = sum_b(parts_b, none);
     store_f32(out + row * H, normed_sum(row_a, weight_a, row_b, weight_b, eps, room), column);
 }
 
@@ -251,16 +284,24 @@ rms_norm_sum_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const vo
                  const float* __restrict__ w_1, const float* __restrict__ w_2, float eps,
                  float scale) {
     __shared__ float room[4][WARPS];
+    __shared__ u32 zero;
     const int column = threadIdx.x * 8;
     const u64 row = blockIdx.x;
+    if (threadIdx.x == 0) zero = 0;
     allow_next_kernel();
     const Row weight_a = load_weight(wa, column), weight_b = load_weight(wb, column);
     const Row weight_c = load_weight(wc, column);
     const Outputs outputs = prepare(normed_0, normed_1, normed_2, w_0, w_1, w_2, column);
     wait_for_previous_kernel();
     Row residual = load_f32(x + row * H, column);
-    const Row row_a = load_a(a, row, column);
-    const Row row_b = load_b(b, expert_ids, expert_weights, row, column);
+    const PartsOfA parts_a = request_a(a, row, column);
+    const PartsOfB parts_b = request_b(b, expert_ids, expert_weights, row, column);
+    // The assembler would save registers and request each row when the one before is added, a read
+    // from the L2 cache after the other. It moves no load across a barrier, and nothing that needs
+    // what is read behind it (0) before it.
+    __syncthreads();
+    const u32 none = *(volatile u32*)&zero;
+    const Row row_a = sum_a(parts_a, none), row_b = sum_b(parts_b, none);
     const Row sum = normed_sum(row_a, weight_a, row_b, weight_b, eps, room);
     const float inverse = inverse_rms(block_sum(squares(sum), room[2], WARPS), eps);
     const Row normed = scaled(sum, inverse, weight_c);

@@ -16,9 +16,9 @@ from gemma_thor_ros.ops.linear import StoredWeight, values
 from gemma_thor_ros.ops.rounding import Array
 from gemma_thor_ros.ops.shapes import check
 
-# BLOCKS -> warps of a block, resident blocks, tiles in flight of a warp; the best of those that
-# were timed on an H200 (bench/LOG.md), and for 16 rows one that also fits into 99 KB.
-_CUTS = {1: (12, 2, 4), 2: (16, 1, 8)}
+_STAGE_TILES, _STAGES = 4, 3             # of a warp's ring in shared memory
+_RING_BYTES = _STAGES * (_STAGE_TILES * 576 + 16)
+_WARPS, _FEWEST_WARPS = 16, 4            # of a block; the rings of so many fit anywhere
 
 
 def head_nvfp4_ref(logits: Array, x: Array, table: StoredWeight, softcap: float) -> None:
@@ -48,21 +48,26 @@ def head_nvfp4(logits: Any, x: Any, weight: Nvfp4Fragments, softcap: float, stre
 
 def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
          **override: int) -> KernelSpec:
-    """What is compiled for H columns; rows are staged in shared memory where they fit."""
+    """What is compiled for H columns: rows are staged in shared memory where they fit.
+
+    There are as many warps as have room for their rings.
+    """
     tiles, blocks = -(-columns // TILE_COLUMNS), blocks_of(num_rows)
-    warps, resident, prefetch = _CUTS[blocks]
     constants = {
-        'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': warps,
-        'PREFETCH': min(tiles, prefetch), 'BLOCKS': blocks, 'STAGED': 1,
-        'MIN_BLOCKS': resident, 'E2M1_HARDWARE': int(hardware), **override}
+        'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': _WARPS, 'BLOCKS': blocks, 'STAGED': 1,
+        'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES, 'MIN_BLOCKS': 1,
+        'E2M1_HARDWARE': int(hardware), **override}
     if shared_bytes(constants) > shared_limit:
         constants['STAGED'] = 0
+    while shared_bytes(constants) > shared_limit and constants['WARPS'] > _FEWEST_WARPS:
+        constants['WARPS'] -= _FEWEST_WARPS
     return KernelSpec.of('head_nvfp4', **constants)
 
 
 def shared_bytes(constants: dict[str, int]) -> int:
-    """Dynamic shared memory of a block: the activation rows in fragment order."""
-    return constants['STAGED'] * constants['COLUMN_TILES'] * constants['BLOCKS'] * 1024
+    """Dynamic shared memory of a block: its warps' rings, and rows in fragment order."""
+    rows = constants['STAGED'] * constants['COLUMN_TILES'] * constants['BLOCKS'] * 1024
+    return constants['WARPS'] * _RING_BYTES + rows
 
 
 def bytes_moved(num_rows: int, vocab_size: int, columns: int) -> int:

@@ -206,6 +206,7 @@ inline void __syncwarp() {
 }
 
 inline void __threadfence() {}
+inline void fence_device() {}
 
 inline int __syncthreads_count(int vote) {
     const int side = emulator::block.generation & 1;
