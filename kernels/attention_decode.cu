@@ -286,7 +286,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                     if (threadIdx.x == 0) *counter = 0;
                 }
             }
-            if (done) break;
+            if (done) {
+                wait_for_copies<0>();    // none outlives its block
+                break;
+            }
             const bool same = cold->sequence == item.sequence && cold->kv == item.kv
                               && cold->group == item.group;
             __syncthreads();             // all have read *cold
