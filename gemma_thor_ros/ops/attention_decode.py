@@ -20,6 +20,7 @@ _TILE = 64                               # keys
 _FLAT_CHUNKS = 128
 _DOUBLING = 64
 _WARPS = 8
+_SPLIT_ROWS = 4
 _GROUP_CHUNKS, _MAX_CHUNKS = 32, 512     # as in kernels/attention_combine.cuh
 # Up to this many (query, 128 columns) of so few chunks the block that ends last adds the partial
 # results alone. A round of its eight warps takes half of that columns and reads eight chunks at a
@@ -99,7 +100,8 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
     combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'], window,
                    fp8, max_rows)
     slices = sizes['T'] * sizes['Q'] * (sizes['D'] // 32)
-    split = shape[2] > _GROUP_CHUNKS     # a block's warps take groups of chunks each
+    # a block's warps take groups of chunks each; the slices of many rows fill the device anyway
+    split = shape[2] > _GROUP_CHUNKS and sizes['T'] <= _SPLIT_ROWS
     assert shape[2] <= _MAX_CHUNKS, shape
     device.launch(device.compiled(combine), (slices if split else -(-slices // _WARPS),),
                   _WARPS * 32,
