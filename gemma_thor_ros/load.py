@@ -44,7 +44,6 @@ from gemma_thor_ros.text.tokenizer import Tokenizer
 from gemma_thor_ros.weights.canonical import Weight
 from gemma_thor_ros.weights.checkpoint import Checkpoint, TextWeights, open_checkpoint
 from gemma_thor_ros.weights.fingerprint import headers_hash
-from gemma_thor_ros.weights.modules import Form
 
 _log = logging.getLogger(__name__)
 
@@ -246,8 +245,7 @@ def _plan(config: EngineConfig) -> _Plan:
         config['engine.device'], model_config, weights, config['engine.page_size']
     )
     kv_dtype = choose_kv_dtype(config, device)
-    affine_table = weights.form('embed_tokens') is Form.MLX
-    drafter = _find_drafter(config, folder, model_config, device, affine_table)
+    drafter = _find_drafter(config, folder, model_config, device)
     vision = find_vision(checkpoint, model_config, device, config['image.soft_tokens'])
     if vision.info.reason:
         _log.warning('images will be refused: %s', vision.info.reason)
@@ -429,7 +427,7 @@ def _context_length(config: EngineConfig, longest: int) -> int:
 
 
 def _find_drafter(
-    config: EngineConfig, folder: Path, model: ModelConfig, device: str, affine_table: bool
+    config: EngineConfig, folder: Path, model: ModelConfig, device: str
 ) -> FoundDrafter | None:
     choice: DrafterChoice = config['speculation.drafter']
     if config['speculation.num_drafts'] == 0:
@@ -442,7 +440,6 @@ def _find_drafter(
         block_mask=config['speculation.block_mask'],
         position=config['speculation.mtp_position'],
         device=device,
-        affine_table=affine_table,
     )
 
 

@@ -107,13 +107,13 @@ def unfit_on_device(config: DFlashConfig | MtpConfig) -> str:
 
 def find_drafter(choice: DrafterChoice, path: str, model_folder: Path, target: Any, *,
                  block_mask: BlockMask = 'auto', position: DraftPosition = 'newest',
-                 device: str = 'cpu', affine_table: bool = False) -> FoundDrafter | None:
+                 device: str = 'cpu') -> FoundDrafter | None:
     """The drafter of a model, from `path` or from the model folder's dflash/ and mtp/.
 
     target: the model's ModelConfig. choice 'auto' takes what lies at `path`, else the first of the
-    two folders that is there, else none. On 'cuda' it leaves out what the kernels can't run; they
-    take no target whose table is in MLX affine codes. Raises ConfigError that names the folder
-    when a wanted drafter is missing, unsound, unfit for the device, or belongs to another model.
+    two folders that is there, else none. On 'cuda' it leaves out what the kernels can't run.
+    Raises ConfigError that names the folder when a wanted drafter is missing, unsound, unfit for
+    the device, or belongs to another model.
     """
     if choice == 'none':
         return None
@@ -135,11 +135,7 @@ def find_drafter(choice: DrafterChoice, path: str, model_folder: Path, target: A
             config = MtpConfig.from_dict(weights.config, target, position)
     except ConfigError as error:
         raise ConfigError(f'{present[0] / "config.json"}: {error}') from error
-    reason = ''
-    if device == 'cuda':
-        reason = unfit_on_device(config) or (
-            "the model's table is MLX affine, which drafters do not read there"
-            if affine_table else '')
+    reason = unfit_on_device(config) if device == 'cuda' else ''
     if not reason:
         return FoundDrafter(weights, config)
     if choice != 'auto':

@@ -29,12 +29,11 @@ from gemma_thor_ros.ops import (
     draft_context,
     draft_heads,
     draft_rows,
-    embed,
     gemm_bf16,
     prefill_gemm,
     rms_norm,
 )
-from gemma_thor_ros.ops.cuda_table import MAX_ROWS, head
+from gemma_thor_ros.ops.cuda_table import MAX_ROWS, embed_rows, head
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.draft_pick import RecordLayout
 from gemma_thor_ros.ops.kv_append import rope_turns
@@ -175,7 +174,7 @@ class CudaDFlash:
         config, stream, target = self.config, self._stream, self._target
         count, eps = num_sequences * config.block_size, config.rms_norm_eps
         residual, normed = self._residual[:count], self._normed[:count]
-        embed.embed(residual, inputs.ids[:count], target.table.rows, target.embed_scale, stream)
+        embed_rows(residual, inputs.ids[:count], target.table, target.embed_scale, stream)
         rms_norm.rms_norm((normed,), residual, (self._layers[0].input_layernorm,), eps, stream)
         # every layer ends with the norm that the next one begins with
         ends = [layer.input_layernorm for layer in self._layers[1:]] + [self._norm]

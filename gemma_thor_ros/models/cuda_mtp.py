@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,9 @@ from gemma_thor_ros.models.draft_config import MtpConfig
 from gemma_thor_ros.models.draft_target import DraftTarget, get_weight
 from gemma_thor_ros.models.page_planes import Planes
 from gemma_thor_ros.ops import device, draft_heads, draft_rows, gemm_bf16, rms_norm
+from gemma_thor_ros.ops.affine_order import AffineFragments
 from gemma_thor_ros.ops.attention_decode import AttentionScratch, attention_decode, max_chunks
-from gemma_thor_ros.ops.cuda_table import KvScales, head
+from gemma_thor_ros.ops.cuda_table import KvScales, embed_rows, head
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.draft_pick import RecordLayout
 from gemma_thor_ros.ops.fragment_order import PackedMatrix
@@ -62,6 +63,14 @@ class _Shared:
     attended: Any                        # (B, Q, D)
 
 
+class _Gathered(NamedTuple):
+    """Rows of a table in affine codes, scaled: (B, H) f32 and bf16, and the ids 0 .. B - 1."""
+
+    found: Any
+    rows: Any
+    each: Any
+
+
 class CudaMtp:
     """cuda_draft.Network of an MTP assistant, bf16 but for its head where that is to be NVFP4."""
 
@@ -96,6 +105,11 @@ class CudaMtp:
             return device.zeros((AT_ONCE, size), np.uint16)
 
         hidden = config.hidden_size
+        self._gathered: _Gathered | None = None
+        if isinstance(target.table.rows, AffineFragments):
+            self._gathered = _Gathered(
+                device.zeros((AT_ONCE, config.backbone_hidden_size), np.float32),
+                bf16(config.backbone_hidden_size), device.put(np.arange(AT_ONCE, dtype=np.int32)))
         self._x = bf16(2 * config.backbone_hidden_size)
         self._state = bf16(config.backbone_hidden_size)
         self._residual = device.zeros((AT_ONCE, hidden), np.float32)
@@ -156,10 +170,16 @@ class CudaMtp:
             self._normed, self._branch, self._state, self._logits))
         ids, states = inputs.ids[:count], self._pages
         for step in range(num_steps):
+            table, scale, rows = target.table.rows, target.embed_scale, ids
+            if self._gathered is not None:           # a packed table: its rows first
+                found, table, rows = (array[:count] for array in self._gathered)
+                embed_rows(found, ids, target.table, scale, stream)
+                draft_rows.draft_tap(table, found, 0, stream)
+                scale = 1.0
             draft_rows.draft_join(
-                self._x[:count], states, ids, inputs.starts[:count],
-                inputs.tables[SLIDING][:count], target.table.rows, target.embed_scale, stream,
-                overlap=step > 0)
+                self._x[:count], states, rows, inputs.starts[:count],
+                inputs.tables[SLIDING][:count], table, scale, stream,
+                overlap=step > 0 or self._gathered is not None)
             gemm_bf16.gemm_bf16(branch, self._x[:count], self._pre_projection, stream)
             draft_rows.draft_add_norm(self._residual[:count], normed, branch,
                                       self._layers[0].input_layernorm, eps, stream, 'set')

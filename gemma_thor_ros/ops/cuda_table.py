@@ -133,10 +133,7 @@ class CudaOps:
 
     def embed(self, residual: Any, token_ids: Any, table: CudaTable, scale: float) -> None:
         """The first launch of a step: it does not overlap the one before it."""
-        if isinstance(table.rows, AffineFragments):
-            embed_affine.embed_affine(residual, token_ids, table.rows, scale, self.stream)
-        else:
-            embed.embed(residual, token_ids, table.rows, scale, self.stream)
+        embed_rows(residual, token_ids, table, scale, self.stream)
 
     def place_rows(self, residual: Any, rows: slice, values: Any) -> None:
         """residual[rows] = values (n, H) bf16: soft tokens take the place of embeddings."""
@@ -267,6 +264,14 @@ class CudaOps:
     def head(self, logits: Any, x: Any, table: CudaTable, softcap: float) -> None:
         """logits (R, V) f32 from normed rows x (R, H)."""
         head(logits, x, table, softcap, self.stream)
+
+
+def embed_rows(residual: Any, token_ids: Any, table: CudaTable, scale: float, stream: Any) -> None:
+    """Enqueue residual (T, H) f32 from token_ids (T,) i32, -1 for padding."""
+    if isinstance(table.rows, AffineFragments):
+        embed_affine.embed_affine(residual, token_ids, table.rows, scale, stream)
+    else:
+        embed.embed(residual, token_ids, table.rows, scale, stream)
 
 
 def head(logits: Any, x: Any, table: CudaTable, softcap: float | None, stream: Any) -> None:

@@ -25,7 +25,7 @@ from . import cases
 from .affine_cases import Affine, random_affine
 
 WIDTHS = [(bits, group) for bits in affine_order.BITS for group in affine_order.GROUPS]
-SAMPLE = [(2, 128), (3, 64), (4, 32), (4, 64), (5, 128), (6, 32), (8, 64)]
+SAMPLE = [(3, 64), (4, 64), (6, 32), (8, 128)]
 # 31B (N, M): stacked q and k of full layers, o of sliding ones, down; 12B: qkv and down
 PROJECTIONS = ((18432, 5376), (5376, 8192), (5376, 21504), (8192, 3840), (3840, 15360))
 GATE_UP = (21504, 5376)
@@ -107,7 +107,7 @@ def check_projection(cp: Any, stream: Any, shape: tuple[int, int], width: tuple[
 
 @pytest.mark.parametrize('width', WIDTHS)
 def test_small_head(small: tuple[Any, Any], grid: bool, width: tuple[int, int]) -> None:
-    if not grid and width not in ((4, 64), (6, 32)):
+    if not grid and width != (6, 32):
         pytest.skip('this width is part of make grid')
     check_head(*small, (80, width[1] * 5), width)
 
@@ -145,9 +145,8 @@ def check_head(cp: Any, stream: Any, shape: tuple[int, int], width: tuple[int, i
         assert bool((logits[2] == logits[3]).all())
 
 
-@pytest.mark.parametrize('width', [(4, 64), (8, 32)])
-def test_small_gate_up(small: tuple[Any, Any], width: tuple[int, int]) -> None:
-    check_gate_up(*small, (56, 192), width, 9)
+def test_small_gate_up(small: tuple[Any, Any]) -> None:
+    check_gate_up(*small, (56, 192), (4, 64), 9)
 
 
 @pytest.mark.parametrize('width', [(4, 64), (8, 64)])
@@ -211,7 +210,7 @@ def test_stacked_parts_of_one_and_of_several_widths(small: tuple[Any, Any]) -> N
     alike = [random_affine(cp, rows, (rows, 128), 4, 64) for rows in (64, 32, 40)]
     check(alike, made_of(cp, stream, alike))
     mixed = [random_affine(cp, seed, (rows, 128), *width) for seed, rows, width in (
-        (1, 48, (4, 64)), (2, 40, (6, 32)), (3, 16, (8, 64)))]
+        (1, 48, (4, 64)), (2, 40, (6, 32)), (3, 16, (8, 128)))]
     check(mixed, affine_order.AffineStack(tuple(made_of(cp, stream, [part]) for part in mixed)))
     with pytest.raises(ConfigError, match='4 bits in groups of 64, 48 x 128, 6 bits in groups'):
         made_of(cp, stream, mixed)
@@ -223,7 +222,7 @@ def test_stacked_parts_of_one_and_of_several_widths(small: tuple[Any, Any]) -> N
 
 @pytest.mark.parametrize('width', WIDTHS)
 def test_embedding_rows(small: tuple[Any, Any], grid: bool, width: tuple[int, int]) -> None:
-    if not grid and width not in ((4, 64), (6, 32)):
+    if not grid and width != (3, 64):
         pytest.skip('this width is part of make grid')
     cp, stream = small
     table = random_affine(cp, 15, (50, 384), *width)
