@@ -55,7 +55,8 @@ DRAFT = {'draft q': (4096, 2816), 'draft gate-up': (11264, 2816), 'draft down': 
 ROW_VARIANTS: list[dict[str, int]] = [
     {'ROW_TILES': 2, 'MIN_BLOCKS': 2},
     {'ROW_TILES': 2, 'MIN_BLOCKS': 2, 'STAGED': 1, 'ACTIVATIONS': 1},
-    {'ROW_TILES': 1, 'MIN_BLOCKS': 3, 'STAGED': 1, 'ACTIVATIONS': 1}]
+    {'ROW_TILES': 2, 'MIN_BLOCKS': 2, 'STAGED': 1, 'ACTIVATIONS': 4},
+    {'ROW_TILES': 1, 'MIN_BLOCKS': 2, 'STAGED': 1, 'ACTIVATIONS': 4}]
 VERIFY_VARIANTS: list[dict[str, int]] = [
     {'ROW_TILES': 1, 'MIN_BLOCKS': 2, 'STAGED': 0}, {'ROW_TILES': 2, 'MIN_BLOCKS': 1, 'STAGED': 0},
     {'ROW_TILES': 2, 'MIN_BLOCKS': 1, 'ACTIVATIONS': 2}, {'ROW_TILES': 1, 'MIN_BLOCKS': 2}]
@@ -219,7 +220,7 @@ def projections(bench: Bench) -> None:
             variants: list[dict[str, int]] = [{}]
             if name in ('qkv sliding', 'o sliding', 'gate-up'):
                 variants += ROW_VARIANTS if rows == 1 else []
-                variants += ROW_VARIANTS[1:2] if rows == 8 else []
+                variants += ROW_VARIANTS[2:3] if rows == 8 else []
                 variants += VERIFY_VARIANTS if rows == 16 else []
             for variant in variants:
                 with constants(gemm_nvfp4, 'spec', **variant):
