@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from machine import Machine
 
+from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import fragment_order, moe_nvfp4
 
 from . import cases
@@ -107,6 +109,23 @@ def check_rows_alone(cp: Any, stream: Any, layer: Layer) -> None:
             alone = layer.run(cp, stream, x[one], ids[one], weights[one])
             for a, b in zip(together, alone, strict=True):
                 assert bool((a[one] == b).all()), (distinct, row)
+
+
+def test_a_wait_that_is_one_stage_short_shows(small: tuple[Any, Any], machine: Machine,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    if not machine.small:
+        pytest.skip('a device may be fast enough to get away with it')
+    cp, stream = small
+    layer = Layer(cp, stream, SMALL)
+    ids, weights = cases.routing(cp, 3, SMALL[0], cases.CHOSEN, 9, 3)
+    x = cases.random_rows(cp, (3, SMALL[2]), 4)
+    right, _, _ = layer.run(cp, stream, x, ids, weights)
+    original, enough = compiler.kernel_source, 'wait_for_copies<STAGES - 2>'
+    assert enough in original('moe_nvfp4')
+    monkeypatch.setattr(compiler, 'kernel_source', lambda name: original(name).replace(
+        enough, 'wait_for_copies<STAGES - 1>'))
+    wrong, _, _ = layer.run(cp, stream, x, ids, weights)
+    assert bool((right != wrong).any())
 
 
 class DenseMlp:
