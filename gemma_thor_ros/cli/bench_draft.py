@@ -74,7 +74,8 @@ class _Drafting:
         self.num_pages = -(-(depth + 64) // bench_device.PAGE_SIZE)
         self.pages = np.arange(self.num_pages, dtype=np.int32)
         self.context = {**bench.context, 'drafter': kind, 'depth': depth, 'kv': kv_dtype}
-        self.bytes = _draft_bytes(self.config, model.config.vocab_size, drafter_shapes(raw), depth)
+        self.bytes = _draft_bytes(self.config, model.config.vocab_size, drafter_shapes(raw), depth,
+                                  bench.value_bytes)
         self.cache: Any = None
 
     def begin(self) -> None:
@@ -154,7 +155,7 @@ class _Drafting:
         distinct = len(np.unique(model.chosen_experts(num_rows))) if model.routers() else 0
         context = {**self.context, 'path': 'model', 'rows': num_rows,
                    'distinct_experts': distinct}
-        step_bytes = bench_device.step_bytes(model, depth, distinct)
+        step_bytes = bench_device.step_bytes(model, depth, distinct, bench.value_bytes)
         values = []
         for metric, times, num_bytes in (('drafted_verify_ms', verify_ms, step_bytes),
                                          ('round_ms', round_ms, step_bytes + self.bytes)):
@@ -167,13 +168,16 @@ class _Drafting:
 
 
 def _draft_bytes(config: DFlashConfig | MtpConfig, vocab_size: int,
-                 shapes: Mapping[str, tuple[int, ...]], depth: int) -> int:
-    """Bytes that the drafts of one pass have to read: weights, the head in NVFP4, the context."""
+                 shapes: Mapping[str, tuple[int, ...]], depth: int, head_bytes: float) -> int:
+    """Bytes that the drafts of one pass have to read: weights, the head, the context.
+
+    head_bytes: of a number of the target's head; an assistant's own is in NVFP4.
+    """
     matrices = sum(2 * int(np.prod(shape)) for name, shape in shapes.items()
                    if len(shape) == 2 and name not in ('fc', 'embed_tokens'))
     if isinstance(config, DFlashConfig):
         keys = sum(min(depth, config.sliding_window) if kind.startswith('sliding') else depth
                    for kind in config.layer_types)
         row = 2 * config.num_key_value_heads * config.head_dim * 2
-        return matrices + vocab_size * config.hidden_size * 9 // 16 + keys * row
+        return matrices + int(vocab_size * config.hidden_size * head_bytes) + keys * row
     return NUM_DRAFTS['mtp'] * (matrices + vocab_size * config.hidden_size * 9 // 16)
