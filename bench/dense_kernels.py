@@ -91,6 +91,8 @@ def affine(bench: kernels.Bench, model: str, bits: int) -> None:
                             rows, *shape, bits, 64, pair), run, **context, **variant)
                 except Exception as error:  # noqa: BLE001 - a variant that asks for too much
                     print(f'gemm_affine {context} {variant}: {error}'[:300], flush=True)
+        if not pair:
+            _error(bench, parts[0], made, f'{model} {name}')
         if bits == 4 and name in ('gate-up', 'down'):
             x = cases.random_rows(cp, (PROMPT, shape[1]), 3)
             out = cases.poisoned(cp, (PROMPT, shape[0]), 'bf16')
@@ -100,6 +102,32 @@ def affine(bench: kernels.Bench, model: str, bits: int) -> None:
                     out, x, made, stream, prompt=True), 4, layer=f'{model} {name}', rows=PROMPT)
         del parts, made, weights
         cp.get_default_memory_pool().free_all_blocks()
+
+
+def _error(bench: kernels.Bench, weight: affine_cases.Affine, made: Any, layer: str) -> None:
+    """Sums before their rounding against float64: the most of |error| over the sum of |terms|.
+
+    The head's form gives them, with a cap that changes nothing; rows of one sign as well.
+    """
+    cp, stream, num_rows = bench.cp, bench.stream, 9
+    x = cases.random_rows(cp, (num_rows, made.columns), 4)
+    x[1] &= 0x7FFF
+    sums = cases.poisoned(cp, (num_rows, made.num_outputs), 'f32')
+    cp.cuda.runtime.deviceSynchronize()
+    gemm_affine.head_affine(sums, x, made, 1e6, stream)
+    stream.synchronize()
+    rows, most = cases.from_bf16(cp, x), 0.0
+    for start in range(0, min(made.num_outputs, 32768), 8192):
+        part = slice(start, min(start + 8192, made.num_outputs))
+        values = weight.values(cp, part)
+        exact, terms = rows @ values.T, cp.abs(rows) @ cp.abs(values).T
+        # tanhf and two roundings stand behind the sums
+        off = cp.abs(sums[:, part] - exact) / (terms + 0.1 * cp.abs(exact))
+        most = max(most, float(off.max()))
+    bench.record('op_error', most, '|error| / sum |terms|', op='gemm_affine', layer=layer,
+                 rows=num_rows, bits=made.bits)
+    print(f'gemm_affine {layer} {made.bits} bits: error {most:.1e} of the sum of |terms|',
+          flush=True)
 
 
 def _run_affine(out: Any, x: Any, weights: list[Any], stream: Any, index: int) -> None:
