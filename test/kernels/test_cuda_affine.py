@@ -16,11 +16,17 @@ from host_device import HostStream, any_stream
 from machine import normal, to_bf16
 from test_cuda_model import DENSE, STEPS, TINY, D, P, Rig, batch, errors
 
+from gemma_thor_ros.cli.bench import uses_of
+from gemma_thor_ros.load_device import affine_uses
+from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack
+from gemma_thor_ros.ops.affine_specs import affine_specs
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader, bf16_parts
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight, Weight
 from gemma_thor_ros.weights.mlx_bits import quantize_affine
+from gemma_thor_ros.weights.mlx_modules import MlxSetting
+from gemma_thor_ros.weights.modules import Form
 from gemma_thor_ros.weights.shapes import TextShapes
 
 # Of a recipe: what differs from 4 bits in groups of 64.
@@ -131,3 +137,19 @@ def test_numbers_in_parts() -> None:
         assert len(parts) == count
         wide = (parts.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         assert np.array_equal(wide.sum(0), exact)
+
+
+def test_what_a_pack_is_compiled_for() -> None:
+    class Pack(dict[str, Any]):
+        def form(self, name: str) -> Form:
+            return Form.MLX if isinstance(self[name], AffineWeight) else Form.DENSE
+
+    uses = set(affine_uses(Pack(weights('moe', True))))
+    sizes = {(use.columns, use.form, use.experts, use.bits) for use in uses}
+    assert {(64, 'head', False, 4), (64, 'geglu', True, 4), (64, 'geglu', True, 8),
+            (512, 'plain', False, 4), (64, 'plain', True, 8)} <= sizes
+    alike = affine_uses(Pack(weights('moe', False)))
+    assert set(alike) == set(uses_of(ModelConfig.from_dict(TINY), MlxSetting(4, 64)))
+    specs = affine_specs(alike)
+    assert len(specs) == len(set(specs)) and {spec.entry for spec in specs} == {
+        'affine_order', 'gemm_affine', 'embed_affine'}
