@@ -25,23 +25,56 @@ struct Item {
     int kv, group;                               // group of QUERIES queries
 };
 
-// Work item number `index`, the last chunks of each sequence first; false past the end.
+// Items of one sequence, and the part of them that decides which is which.
+struct Items {
+    int4 span;
+    int groups, low, high, count;        // low, high: its first and last chunk
+};
+
+__device__ __forceinline__ Items items_of(const int4* spans, int b, int num_spans) {
+    Items of = {};
+    if (b < num_spans) of.span = spans[b];
+    if (of.span.y > 0) {
+        of.groups = (of.span.y * GROUP + QUERIES - 1) / QUERIES;
+        of.low = chunk_of(first_visible(of.span.z));
+        of.high = chunk_of(of.span.z + of.span.y - 1);
+        of.count = (of.high - of.low + 1) * KV * of.groups;
+    }
+    return of;
+}
+
+// Work item number `index`, the last chunks of each sequence first; false past the end. Each lane of
+// a warp looks at a sequence.
 __device__ __forceinline__ bool find_item(Item& item, int index, const int4* spans,
                                           int num_spans) {
-    for (int b = 0; b < num_spans; ++b) {
-        const int4 span = spans[b];
-        if (span.y == 0) continue;
-        const int groups = (span.y * GROUP + QUERIES - 1) / QUERIES;
-        const int low = chunk_of(first_visible(span.z));
-        const int high = chunk_of(span.z + span.y - 1);
-        const int count = (high - low + 1) * KV * groups;
-        if (index < count) {
-            const int head = index % (KV * groups);
-            item = {b, span.x, span.y, span.z, high - index / (KV * groups), low, high - low + 1,
-                            head / groups, head % groups};
+    const int lane = threadIdx.x % WARP;
+    for (int base = 0; base < num_spans; base += WARP) {
+        Items of = items_of(spans, base + lane, num_spans);
+        int upto = of.count, owner = 0;
+        if (num_spans > 1) {
+#pragma unroll
+            for (int step = 1; step < WARP; step *= 2) {
+                const int other = __shfl_up_sync(FULL_MASK, upto, step);
+                if (lane >= step) upto += other;
+            }
+            owner = __ffs(__ballot_sync(FULL_MASK, upto > index)) - 1;
+        } else {
+            upto = of.count = __shfl_sync(FULL_MASK, of.count, 0);
+            if (index >= upto) owner = -1;
+        }
+        if (owner >= 0) {
+            const int rest = index - __shfl_sync(FULL_MASK, upto - of.count, owner);
+            const int groups = __shfl_sync(FULL_MASK, of.groups, owner);
+            const int low = __shfl_sync(FULL_MASK, of.low, owner);
+            const int high = __shfl_sync(FULL_MASK, of.high, owner);
+            const int head = rest % (KV * groups);
+            item = {base + owner, __shfl_sync(FULL_MASK, of.span.x, owner),
+                    __shfl_sync(FULL_MASK, of.span.y, owner),
+                    __shfl_sync(FULL_MASK, of.span.z, owner), high - rest / (KV * groups), low,
+                    high - low + 1, head / groups, head % groups};
             return true;
         }
-        index -= count;
+        index -= __shfl_sync(FULL_MASK, upto, WARP - 1);
     }
     return false;
 }
