@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gemma_thor_ros.ops import affine_order, embed_affine, gemm_affine
+from gemma_thor_ros.ops import affine_order, embed_affine, gemm_affine, moe_affine
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.row_specs import ROWS
 
@@ -33,6 +33,8 @@ def affine_specs(uses: Iterable[AffineUse], rows: Iterable[int] = ROWS) -> list[
         specs.append(affine_order.spec(bits, group_size))
         specs += [gemm_affine.spec(columns, count, bits, group_size, form, experts=experts)
                   for count in rows]
+        if experts:
+            specs.append(moe_affine.items_spec())
         if form == 'head':
             specs.append(embed_affine.spec(columns, bits, group_size))
         else:

@@ -234,8 +234,11 @@ class CudaOps:
     def _affine_experts(self, experts: ExpertRows, weights: AffineExperts, prompt: bool) -> None:
         order = self._order
         assert order is not None
-        prefill_moe.prefill_sort(order, experts.ids, self._num_experts, self.stream,
-                                 moe_affine.ROWS)
+        if prompt:
+            prefill_moe.prefill_sort(order, experts.ids, self._num_experts, self.stream,
+                                     moe_affine.ROWS)
+        else:
+            moe_affine.moe_items(order, experts.ids, self._num_experts, self.stream)
         moe_affine.moe_affine_gate_up(experts.inner, experts.x, experts.ids, order,
                                       weights.gate_up, self.stream, prompt=prompt)
         moe_affine.moe_affine_down(experts.out, experts.inner, experts.ids, order, weights.down,

@@ -2,21 +2,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """The experts of generated and of prompt rows in MLX affine codes: gate-up with geglu, down.
 
-The pairs are sorted by expert (prefill_moe.prefill_sort with tiles of ROWS), and each tile of them
-runs gemm_affine. The twins are moe_nvfp4's, which take any stored weight; the weighted sum over a
-token's experts is moe_nvfp4_combine, or rms_norm_sum_add takes the results itself.
+The pairs are sorted by expert (those of generated rows by moe_items, of prompt rows by
+prefill_moe.prefill_sort with tiles of ROWS), and each tile of them runs gemm_affine. The twins are
+moe_nvfp4's, which take any stored weight; the weighted sum over a token's experts is
+moe_nvfp4_combine, or rms_norm_sum_add takes the results itself.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy.typing as npt
+
 from gemma_thor_ros.ops import device, gemm_affine
 from gemma_thor_ros.ops.affine_order import AffineFragments
+from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.prefill_moe import ExpertOrder, max_tiles
 from gemma_thor_ros.ops.shapes import check
 
 ROWS = 16                                # of a tile of pairs
+_THREADS = 256                           # pairs that one launch sorts
+
+
+def moe_items_ref(expert_ids: npt.NDArray[Any]) -> tuple[list[int], list[tuple[int, ...]]]:
+    """(order, items) of expert_ids (T, K), -1 for padding; items without left-overs."""
+    flat = expert_ids.reshape(-1).tolist()
+    order: list[int] = []
+    items: list[tuple[int, ...]] = []
+    for expert in dict.fromkeys(expert for expert in flat if expert >= 0):
+        pairs = [pair for pair, other in enumerate(flat) if other == expert]
+        items.append((expert, len(order), len(pairs), 0))
+        order += pairs
+    return order, items
+
+
+def moe_items(scratch: ExpertOrder, expert_ids: Any, num_experts: int, stream: Any) -> None:
+    """Enqueue the order of the pairs of generated rows, expert_ids (T, K) i32, -1 for padding."""
+    assert expert_ids.shape[0] <= ROWS and expert_ids.size <= _THREADS, expert_ids.shape
+    count = max_tiles(expert_ids.size, num_experts, ROWS)
+    device.launch(device.compiled(items_spec()), (1,), _THREADS,
+                  (scratch.order, scratch.tiles, expert_ids, expert_ids.size, count), stream)
+
+
+def items_spec() -> KernelSpec:
+    """What is compiled for any model."""
+    return KernelSpec.of('moe_items', THREADS=_THREADS)
 
 
 def moe_affine_gate_up(inner: Any, x: Any, expert_ids: Any, scratch: ExpertOrder,

@@ -152,4 +152,4 @@ def test_what_a_pack_is_compiled_for() -> None:
     assert set(alike) == set(uses_of(ModelConfig.from_dict(TINY), MlxSetting(4, 64)))
     specs = affine_specs(alike)
     assert len(specs) == len(set(specs)) and {spec.entry for spec in specs} == {
-        'affine_order', 'gemm_affine', 'embed_affine'}
+        'affine_order', 'gemm_affine', 'embed_affine', 'moe_items'}

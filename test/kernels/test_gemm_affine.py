@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma_thor_ros.ops import affine_order, embed, embed_affine, gemm_affine
+from gemma_thor_ros.ops import affine_order, embed, embed_affine, gemm_affine, moe_affine
 from gemma_thor_ros.ops.linear import TableWeight
+from gemma_thor_ros.ops.prefill_moe import ExpertOrder, max_tiles
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight
 
@@ -236,6 +237,23 @@ def test_embedding_rows(small: tuple[Any, Any], grid: bool, width: tuple[int, in
     embed.embed_ref(expected, ids, TableWeight(stored, np.float32), 19.625, 'device')
     assert np.array_equal(cp.asnumpy(hidden), expected)
     assert np.array_equal(stored.dequantize(np.float64), cp.asnumpy(table.values(cp)))
+
+
+@pytest.mark.parametrize(('num_tokens', 'distinct'), [(1, 8), (5, 9), (16, 30), (16, 8)])
+def test_the_order_of_the_pairs(small: tuple[Any, Any], num_tokens: int, distinct: int) -> None:
+    cp, stream = small
+    ids, _ = cases.routing(cp, num_tokens, 40, 8, distinct, num_tokens)
+    if num_tokens > 1:
+        ids[num_tokens // 2] = -1
+    scratch = ExpertOrder.empty(cp, 16, 8, 40)
+    for array in (scratch.order, scratch.tiles):
+        array[...] = -7
+    on(stream, cp, lambda: moe_affine.moe_items(scratch, ids, 40, stream))
+    order, items = moe_affine.moe_items_ref(cp.asnumpy(ids))
+    found = cp.asnumpy(scratch.tiles)[:max_tiles(ids.size, 40, moe_affine.ROWS)]
+    assert cp.asnumpy(scratch.order)[:len(order)].tolist() == order
+    assert list(map(tuple, found[:len(items)].tolist())) == items
+    assert not found[len(items):].any()
 
 
 def test_sums_run_in_the_order_that_is_written_down(small: tuple[Any, Any]) -> None:
