@@ -53,28 +53,33 @@ __device__ __forceinline__ void read_routing(Routing& routing, const int* expert
         if (expert < NUM_EXPERTS) atomicOr(&routing.tokens[expert], 1u << (pair / CHOSEN));
     }
     __syncthreads();
-    if (threadIdx.x < WARP) {
-        int lane = threadIdx.x, count = 0, before = 0;
-        for (int first = 0; first < NUM_EXPERTS; first += WARP) {
-            int expert = first + lane;
-            int own = expert < NUM_EXPERTS ? __popc(routing.tokens[expert]) : 0, upto = own;
-#pragma unroll
-            for (int step = 1; step < WARP; step *= 2) {
-                int other = __shfl_up_sync(FULL_MASK, upto, step);
-                if (lane >= step) upto += other;
-            }
-            u32 hits = __ballot_sync(FULL_MASK, own > 0);
-            if (own > 0) {
-                int place = count + __popc(hits & ((1u << lane) - 1));
-                routing.hit[place] = (u16)expert;
-                routing.first[place] = routing.start[expert] = (u8)(before + upto - own);
-            }
+    // A warp for each 32 experts; it counts those before on its own, so that none waits for another.
+    const int lane = threadIdx.x % WARP;
+    for (int chunk = threadIdx.x / WARP; chunk * WARP < NUM_EXPERTS; chunk += num_threads / WARP) {
+        int count = 0, before = 0, own = 0;
+        u32 hits = 0;
+        for (int c = 0; c <= chunk; ++c) {
             count += __popc(hits);
-            before += __shfl_sync(FULL_MASK, upto, WARP - 1);
+            before += __reduce_add_sync(FULL_MASK, own);
+            const int expert = c * WARP + lane;
+            own = expert < NUM_EXPERTS ? __popc(routing.tokens[expert]) : 0;
+            hits = __ballot_sync(FULL_MASK, own > 0);
         }
-        if (lane == 0) {
-            routing.num_hit = count;
-            routing.first[count] = (u8)before;
+        int upto = own;
+#pragma unroll
+        for (int step = 1; step < WARP; step *= 2) {
+            const int other = __shfl_up_sync(FULL_MASK, upto, step);
+            if (lane >= step) upto += other;
+        }
+        const int place = count + __popc(hits & ((1u << lane) - 1));
+        if (own > 0) {
+            const int expert = chunk * WARP + lane;
+            routing.hit[place] = (u16)expert;
+            routing.first[place] = routing.start[expert] = (u8)(before + upto - own);
+        }
+        if ((chunk + 1) * WARP >= NUM_EXPERTS && lane == WARP - 1) {
+            routing.num_hit = place + (own > 0);
+            routing.first[routing.num_hit] = (u8)(before + upto);
         }
     }
     __syncthreads();

@@ -255,6 +255,14 @@ inline u32 __reduce_max_sync(u32, u32 x) {
 
 inline u32 __reduce_min_sync(u32 mask, u32 x) { return ~__reduce_max_sync(mask, ~x); }
 
+inline int __reduce_add_sync(u32, int x) {
+    const u64 word = (u32)x;
+    const auto all = emulator::exchange(&word, 1);
+    u64 sum = 0;
+    for (int lane = 0; lane < 32; ++lane) sum += all[lane][0];
+    return (int)sum;
+}
+
 inline u32 __match_any_sync(u32, int x) {
     const u64 word = (u32)x;
     const auto all = emulator::exchange(&word, 1);

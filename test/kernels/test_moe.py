@@ -15,7 +15,7 @@ from gemma_thor_ros.ops import fragment_order, moe_nvfp4
 from . import cases
 
 SERVED = cases.EXPERTS
-SMALL = (24, 80, 96)                     # E, I, H: neither I nor H a multiple of 64
+SMALL = (72, 80, 96)                     # E, I, H: none of them a multiple of a warp or a tile
 JOINED = (24, 64, 96)                    # I as the dense MLP's parts need it
 LONG = (8, 320, 336)                     # several stages of a ring, the last ones short
 NORMAL = (0x20, 0x50)
