@@ -34,7 +34,6 @@ from demo_model.drafters import DFlash, DFlashConfig, Mtp, MtpConfig
 from demo_model.drafters_data import Base, Seen, Teacher, layers_for_mtp, scaled_rows
 from demo_model.drafters_export import export_dflash, export_mtp
 from demo_model.drafters_measure import begin_cases, evaluate, greedy_answers, show
-from demo_model.muon import Muon
 from demo_model.network import DemoConfig
 
 BASE_FOLDER = Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model'
@@ -95,14 +94,9 @@ def wanted(seen: Seen, anchors: Tensor, steps: int) -> Tensor:
 
 
 def loss_of(
-    drafter: Drafter, base: Base, seen: Seen, anchors: Tensor, weights: Tensor,
-    call_weight: float, reach: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Cross entropy weighted by draft position (`weights`) and by whether the anchor is in a call.
-
-    reach 1 weights a draft by the chance too that those before it are kept, 0 does not; the second
-    value is without it.
-    """
+    drafter: Drafter, base: Base, seen: Seen, anchors: Tensor, weights: Tensor, call_weight: float
+) -> Tensor:
+    """Cross entropy weighted by draft position (`weights`) and by whether the anchor is in a call."""
     steps = len(weights)
     logits = draft_all(drafter, base, seen.hidden, seen.ids, anchors, steps, True)
     targets = wanted(seen, anchors, steps)
@@ -110,13 +104,8 @@ def loss_of(
         logits.flatten(0, 2), targets.flatten(), ignore_index=-100, reduction='none'
     ).view(targets.shape)
     calls = 1 + (call_weight - 1) * seen.in_call.gather(1, anchors)[..., None]
-    before = each.detach().cumsum(-1) - each.detach()
     share = weights * calls * (targets != -100)
-    reached = share * torch.exp(-reach * before)
-    return (
-        (each * reached).sum() / reached.sum().clamp(min=1e-6),
-        (each.detach() * share).sum() / share.sum().clamp(min=1e-6),
-    )
+    return (each * share).sum() / share.sum().clamp(min=1e-6)
 
 
 def train(
@@ -126,14 +115,10 @@ def train(
     device = base.device
     steps = drafter.config.block_size - 1 if isinstance(drafter, DFlash) else args.mtp_steps
     weights = torch.exp(-torch.arange(steps, device=device) / args.decay)
-    named = drafter.parameters_by_name.items()
-    matrices = [p for name, p in named if p.ndim > 1 and 'embed' not in name]
-    rest = [p for name, p in named if p.ndim == 1 or 'embed' in name]
-    muon = Muon(matrices if args.muon else ())
     optimizer = torch.optim.AdamW(
         [
-            {'params': [] if args.muon else matrices, 'weight_decay': 0.05},
-            {'params': rest, 'weight_decay': 0.0},
+            {'params': [p for p in drafter.parameters() if p.ndim > 1], 'weight_decay': 0.05},
+            {'params': [p for p in drafter.parameters() if p.ndim == 1], 'weight_decay': 0.0},
         ],
         lr=args.rate,
         betas=(0.9, 0.95),
@@ -151,19 +136,16 @@ def train(
         for group in optimizer.param_groups:
             group['lr'] = args.rate * factor
         with torch.autocast(device.type, torch.bfloat16, enabled=isinstance(drafter, Mtp)):
-            loss, plain = loss_of(
-                drafter, base, seen, anchors, weights, args.call_weight, args.reach
-            )
+            loss = loss_of(drafter, base, seen, anchors, weights, args.call_weight)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0, foreach=True)
         optimizer.step()
-        muon.step(args.muon * args.rate * factor)
         optimizer.zero_grad(set_to_none=True)
         if progress >= 0.7 and not average:
             average = [value.clone() for value in live]
         elif average:
             torch._foreach_lerp_(average, live, 1 - args.average)
-        losses.append(plain)
+        losses.append(loss.detach())
         step += 1
         if step % args.log_every == 0:
             mean = torch.stack(losses).mean().item()
@@ -232,14 +214,10 @@ def _arguments() -> argparse.Namespace:
         '--compile', action=argparse.BooleanOptionalAction, help='what sees flat rows (on CUDA)'
     )
     parser.add_argument('--evaluate-only', action='store_true', help='of what lies in OUT')
-    parser.add_argument('--seconds', type=float, default=270.0, help='until training ends')
+    parser.add_argument('--seconds', type=float, default=385.0, help='until training ends')
     parser.add_argument('--rate', type=float, default=2e-3)
     parser.add_argument('--decay', type=float, default=5.0, help='of the loss by draft position')
     parser.add_argument('--call-weight', type=float, default=2.0, help='of an anchor in a call')
-    parser.add_argument('--reach', type=float, default=0.0, help='weight drafts that are reached')
-    parser.add_argument(
-        '--muon', type=float, default=0.0, help="for the matrices, at so many times AdamW's rate"
-    )
     parser.add_argument('--average', type=float, default=0.998, help='of the weights, at the end')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--cases', type=int, default=200, help='held-out dialogues of a set')
