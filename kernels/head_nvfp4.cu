@@ -37,7 +37,6 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
     const int first_row = blockIdx.y * 16, stride = gridDim.x * WARPS;
     int row_tile = blockIdx.x * WARPS + warp;
     allow_next_kernel();
-    const u64 policy = streaming_policy();
     const Slots slots = slots_of(warp, lane);
     Requests next = {source_at(codes, scales, row_scales, (u64)row_tile * COLUMN_TILES, row_tile,
                                lane), row_tile, 0, 0};
@@ -49,7 +48,7 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
                                   next.row_tile, lane);
         }
         if (next.row_tile < num_row_tiles)
-            request_stage(slots, next.filled, next.from, next.stage, lane, policy);
+            request_stage(slots, next.filled, next.from, next.stage, lane);
         ++next.stage;
         commit_copies();
         next.filled = next_slot(next.filled);

@@ -134,7 +134,7 @@ struct Ring {
 };
 
 __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const Routing& routing,
-                                             const Share& share, int lane, u64 policy) {
+                                             const Share& share, int lane) {
     if (ring.stage == ITEM_STAGES) {
         ring.stage = 0;
         ring.item += WARPS;
@@ -143,7 +143,7 @@ __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const
                                   lane);
     }
     if (ring.item < share.num_items)
-        request_stage(ring.slots, ring.filled, ring.from, ring.stage++, lane, policy);
+        request_stage(ring.slots, ring.filled, ring.from, ring.stage++, lane);
     commit_copies();
     ring.filled = next_slot(ring.filled);
 }
@@ -168,7 +168,7 @@ template <int NB>
 __device__ __forceinline__ float2 multiply_item(float (&acc)[2][NB][4], Ring& ring,
                                                 const u16* const (&rows)[NB], const Work& work,
                                                 const Routing& routing, const Share& share,
-                                                int lane, u64 policy) {
+                                                int lane) {
     constexpr int AHEAD = NB == 1 ? ACTIVATIONS : 1;
     ActivationTile x[AHEAD][NB];
 #pragma unroll
@@ -179,7 +179,7 @@ __device__ __forceinline__ float2 multiply_item(float (&acc)[2][NB][4], Ring& ri
     for (int stage = 0; stage < ITEM_STAGES; ++stage) {
         wait_for_copies<STAGES - 2>();
         __syncwarp();            // what other lanes copied is there, and they have read the slot
-        request_next(ring, work, routing, share, lane, policy);      // that is filled now
+        request_next(ring, work, routing, share, lane);      // that is filled now
         slot = ring.read;
         WeightTile w = read_tile(ring.slots, slot, 0);
 #pragma unroll
@@ -209,8 +209,7 @@ template <int NB>
 __device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict__ dense_inner,
                                         const u16* x, const u16* dense_x, const Place& at,
                                         int count, Ring& ring, const Work& work,
-                                        const Routing& routing, const Share& share, int lane,
-                                        u64 policy) {
+                                        const Routing& routing, const Share& share, int lane) {
     const int g = lane >> 2, t = lane & 3, width = work.num_row_tiles * 8;
     const bool dense = at.unit < DENSE;
     const u16* rows[NB];
@@ -221,7 +220,7 @@ __device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict
         rows[m] = (dense ? dense_x + row * COLUMNS : x + row / CHOSEN * COLUMNS) + 8 * t;
     }
     float acc[2][NB][4] = {};
-    const float2 scale = multiply_item<NB>(acc, ring, rows, work, routing, share, lane, policy);
+    const float2 scale = multiply_item<NB>(acc, ring, rows, work, routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -248,7 +247,6 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     const int lane = threadIdx.x % WARP;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
-    const u64 policy = streaming_policy();
     Share share;
     find_dense(share, num_row_tiles);
     int item = first_item(), requested = 0;
@@ -258,7 +256,7 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     if (item < share.num_dense) {
         ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
         for (; requested < EARLY; ++requested)
-            request_next(ring, work, routing, share, lane, policy);
+            request_next(ring, work, routing, share, lane);
     }
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
@@ -273,18 +271,16 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     if (requested == 0 && item < share.num_items)
         ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
     for (; requested < STAGES - 1; ++requested)
-        request_next(ring, work, routing, share, lane, policy);
+        request_next(ring, work, routing, share, lane);
     for (; item < share.num_items; item += WARPS) {
         const Place at = place_of(share, item, num_row_tiles);
         const int count = num_rows(work, routing, at.unit);
 #if BLOCKS == 2
         if (count > 8)
-            do_item<2>(inner, dense_inner, x, dense_x, at, count, ring, work, routing, share, lane,
-                       policy);
+            do_item<2>(inner, dense_inner, x, dense_x, at, count, ring, work, routing, share, lane);
         else
 #endif
-            do_item<1>(inner, dense_inner, x, dense_x, at, count, ring, work, routing, share, lane,
-                       policy);
+            do_item<1>(inner, dense_inner, x, dense_x, at, count, ring, work, routing, share, lane);
     }
 }
 
@@ -295,8 +291,7 @@ template <int NB>
 __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __restrict__ dense_parts,
                                         const u16* inner, const u16* dense_inner, const Place& at,
                                         int count, int num_outputs, Ring& ring, const Work& work,
-                                        const Routing& routing, const Share& share, int lane,
-                                        u64 policy) {
+                                        const Routing& routing, const Share& share, int lane) {
     const int g = lane >> 2, t = lane & 3;
     const bool dense = at.unit < DENSE;
     const u16* rows[NB];
@@ -308,7 +303,7 @@ __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __rest
                          : inner + row * COLUMNS) + 8 * t;
     }
     float acc[2][NB][4] = {};
-    const float2 scale = multiply_item<NB>(acc, ring, rows, work, routing, share, lane, policy);
+    const float2 scale = multiply_item<NB>(acc, ring, rows, work, routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -340,7 +335,6 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
     allow_next_kernel();
-    const u64 policy = streaming_policy();
     // gate_up let this launch begin after its own wait: the routing is complete, inner is not
     clear_routing(routing, THREADS);
     read_routing(routing, expert_ids, num_pairs, THREADS);
@@ -353,7 +347,7 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i)
-        request_next(ring, work, routing, share, lane, policy);
+        request_next(ring, work, routing, share, lane);
     wait_for_previous_kernel();
     for (; item < share.num_items; item += WARPS) {
         const Place at = place_of(share, item, num_row_tiles);
@@ -361,11 +355,11 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
 #if BLOCKS == 2
         if (count > 8)
             do_item<2>(results, dense_parts, inner, dense_inner, at, count, num_outputs, ring,
-                       work, routing, share, lane, policy);
+                       work, routing, share, lane);
         else
 #endif
             do_item<1>(results, dense_parts, inner, dense_inner, at, count, num_outputs, ring,
-                       work, routing, share, lane, policy);
+                       work, routing, share, lane);
     }
 }
 

@@ -30,10 +30,10 @@ __device__ __forceinline__ SharedAddress shared_address(const void* p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 
-// 16 bytes that are read once.
-__device__ __forceinline__ void copy_weights(SharedAddress to, const void* from, u64 policy) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
-                 :: "r"(to), "l"(from), "l"(policy) : "memory");
+// 16 bytes that are read once. Without a cache hint: the assembler of CUDA 13.1 to 13.3 leaves out
+// the createpolicy that only such copies use, and the device stops at the first of them.
+__device__ __forceinline__ void copy_weights(SharedAddress to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
 }
 
 // 8 bytes.
@@ -86,16 +86,16 @@ __device__ __forceinline__ Slots slots_of(int place, int lane) {
 // Request stage `stage` of an item into the slot at `slot`, by all lanes of a warp, and step on to
 // its next one.
 __device__ __forceinline__ void request_stage(const Slots& slots, u32 slot, Source& from,
-                                              int stage, int lane, u64 policy) {
+                                              int stage, int lane) {
     const SharedAddress to = slots.vectors + slot;
     const int left = COLUMN_TILES - stage * STAGE_TILES;
     const bool whole = COLUMN_TILES % STAGE_TILES == 0;
 #pragma unroll
     for (int i = 0; i < STAGE_TILES; ++i)
         if (whole || i < left)
-            copy_weights(to + i * WARP * 16, from.codes + i * TILE_CODE_VECTORS, policy);
+            copy_weights(to + i * WARP * 16, from.codes + i * TILE_CODE_VECTORS);
     if (lane < TILE_SCALE_WORDS / 4 * (whole ? STAGE_TILES : min(left, STAGE_TILES)))
-        copy_weights(to + STAGE_SCALES, from.scales, policy);
+        copy_weights(to + STAGE_SCALES, from.scales);
     if (stage == ITEM_STAGES - 1 && lane == WARP - 1)
         copy_pair(to + STAGE_ROW_SCALES - 16 * (WARP - 1), from.row_scales);
     from.codes += STAGE_TILES * TILE_CODE_VECTORS;

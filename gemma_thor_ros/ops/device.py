@@ -25,7 +25,7 @@ from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.schema import ConfigError, DeviceError
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6   # CUlaunchAttributeID
-_SHARED_WITHOUT_ASKING = 48 << 10        # more dynamic shared memory has to be requested
+_SHARED_WITHOUT_ASKING = 48 << 10        # of a block, fixed and dynamic; more has to be requested
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3       # cudaMemcpyKind
 _distrusted: list[str] = []              # why the e2m1 conversion is not used, if it is not
 _behind_another: set[int] = set()        # streams whose next launch waits for another stream
@@ -68,7 +68,7 @@ class Kernel:
         self.local_bytes = int(self._raw.local_size_bytes)
         function = self._raw.kernel
         self.handle = int(getattr(function, 'ptr', 0) or function.handle)
-        self._shared_bytes = _SHARED_WITHOUT_ASKING
+        self._shared_bytes = _SHARED_WITHOUT_ASKING - int(self._raw.shared_size_bytes)
 
     def allow_shared(self, num_bytes: int) -> None:
         """Let blocks use this much dynamic shared memory."""
@@ -124,8 +124,7 @@ def launch(kernel: Kernel, grid: tuple[int, ...], threads: int, args: tuple[Any,
     if stream.ptr in _behind_another:
         _behind_another.discard(stream.ptr)
         overlap = False
-    if shared_bytes > _SHARED_WITHOUT_ASKING:
-        kernel.allow_shared(shared_bytes)
+    kernel.allow_shared(shared_bytes)
     values = [_argument(arg) for arg in args]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
     config = _LaunchConfig()

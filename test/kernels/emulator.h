@@ -397,7 +397,7 @@ inline SharedAddress shared_address(const void* p) { return (u64)p; }
 inline uint4 read_vector(SharedAddress from) { return *(const uint4*)from; }
 inline u32 read_word(SharedAddress from) { return *(const u32*)from; }
 
-inline void copy_weights(SharedAddress to, const void* from, u64) {
+inline void copy_weights(SharedAddress to, const void* from) {
     copy_async((void*)to, from, true);
 }
 
