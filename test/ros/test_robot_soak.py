@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = ROOT / 'bench' / 'reports' / 'robot_soak-2026-11-30-long.json'
 REPORTS = sorted((ROOT / 'bench' / 'reports').glob('robot_soak-????-??-??.json'))
 
 
@@ -28,16 +27,10 @@ def test_the_kept_report_is_of_these_sources(monkeypatch: pytest.MonkeyPatch) ->
     assert not stale(REPORTS[-1], ROOT, monkeypatch)
     (record,) = json.loads(REPORTS[-1].read_text())
     assert record['problems'] == []
-    assert record['context']['requests'] > 5000
-
-
-def test_the_long_report_has_nothing_but_the_answers_that_rclpy_lost() -> None:
-    """Of the sources before goal_client.py, which ended that (bench/LOG.md)."""
-    (record,) = json.loads(LONG.read_text())
-    assert all(problem.endswith('had no end') for problem in record['problems'])
-    assert len(record['problems']) <= 2 and record['context']['seconds'] > 3000.0
-    memory = record['context']['rss_mb']['llm_node']
-    assert max(memory[len(memory) // 2:]) - min(memory[len(memory) // 2:]) < 2.0
+    context = record['context']
+    assert context['seconds'] >= 3600 and context['requests'] > 20_000
+    for memory in context['rss_mb'].values():
+        assert max(memory[len(memory) // 2:]) - memory[len(memory) // 2] < 5.0
 
 
 def test_a_changed_line_makes_the_report_stale(
