@@ -38,25 +38,11 @@ def write_receipt(
     device: Any,
 ) -> None:
     """Write the records: last loss, speed, dialogues, time, and per cent right by row and format."""
-    import torch
-
-    cuda = device.type == 'cuda'
-    driver = _output('nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader')
-    common = {
-        'fraction_of_limit': None,
-        'card': torch.cuda.get_device_name(device) if cuda else 'cpu',
-        'driver': driver,
-        'torch': torch.__version__,
-        'commit': _output('git', 'rev-parse', 'HEAD'),
-        'date': datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%d'),
-        'command': command,
-    }
+    common = _common(command, device)
     speeds = sorted(row['tokens_per_s'] for row in log)
 
     def record(metric: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
-        spread = more.pop('spread', [])
-        context = {'model': 'demo', **more}
-        return {'metric': metric, 'value': value, 'unit': unit, 'context': context, **common, 'spread': spread}
+        return _record(common, metric, value, unit, **more)
 
     records = [record('train_s', round(seconds, 1), 's', dialogues=dialogues)]
     if log:
@@ -79,6 +65,56 @@ def write_receipt(
                     path='torch',
                 )
             )
+    _write(path, records)
+
+
+def write_drafts_receipt(
+    path: Path, drafter: str, run: dict[str, Any], command: str, device: Any
+) -> None:
+    """Write the records of a drafter's training run: time, last loss, tokens a round by set."""
+    common = _common(command, device)
+    more: dict[str, Any] = {'drafter': drafter, 'path': 'torch'}
+    if run.get('log'):
+        more |= {'dialogues': run['dialogues'], 'steps': run['log'][-1]['step']}
+    records = [_record(common, 'train_s', run['seconds'], 's', **more)]
+    if run.get('log'):
+        records.append(_record(common, 'train_loss', run['log'][-1]['loss'], 'nats', **more))
+    for name, row in run['results'].items():
+        figures = {key: row[key] for key in ('rounds', 'kept_by_position')}
+        records.append(
+            _record(
+                common, 'tokens_per_round', row['tokens_per_round'], 'tokens',
+                **more, set=name, cases=row['dialogues'], **figures,
+            )
+        )  # fmt: skip
+    _write(path, records)
+
+
+def _common(command: str, device: Any) -> dict[str, Any]:
+    import torch
+
+    cuda = device.type == 'cuda'
+    driver = _output('nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader')
+    return {
+        'fraction_of_limit': None,
+        'card': torch.cuda.get_device_name(device) if cuda else 'cpu',
+        'driver': driver,
+        'torch': torch.__version__,
+        'commit': _output('git', 'rev-parse', 'HEAD'),
+        'date': datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%d'),
+        'command': command,
+    }
+
+
+def _record(
+    common: dict[str, Any], metric: str, value: float, unit: str, **more: Any
+) -> dict[str, Any]:
+    spread = more.pop('spread', [])
+    context = {'model': 'demo', **more}
+    return {'metric': metric, 'value': value, 'unit': unit, 'context': context, **common, 'spread': spread}
+
+
+def _write(path: Path, records: list[dict[str, Any]]) -> None:
     lines = ',\n'.join(json.dumps(one) for one in records)
     path.write_text(f'[\n{lines}\n]\n', encoding='utf-8')
 

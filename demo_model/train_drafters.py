@@ -9,7 +9,7 @@ r"""Train one of the demo model's drafters, measure its acceptance and export it
 
 The drafter learns from the base model's own greedy answers (drafters_data.py), which are made while
 it trains; the rate follows the clock. Prints acceptance (drafters_measure.py) as a table and as
-JSON; OUT gets the checkpoint and log.json.
+JSON; OUT gets the checkpoint, log.json and receipt.json.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from demo_model.drafters_data import Base, Seen, Teacher, layers_for_mtp, scaled
 from demo_model.drafters_export import export_dflash, export_mtp
 from demo_model.drafters_measure import begin_cases, evaluate, greedy_answers, show
 from demo_model.network import DemoConfig
+from demo_model.receipt import write_drafts_receipt
 
 BASE_FOLDER = Path(__file__).parent.parent / 'gemma_thor_ros' / 'demo' / 'model'
 WARM_UP = 100                            # steps
@@ -253,6 +254,10 @@ def main() -> None:
     record['arguments'] = {key: str(value) for key, value in vars(args).items()}
     name = 'evaluation.json' if args.evaluate_only else 'log.json'
     (args.out / name).write_text(json.dumps(record, indent=1), encoding='utf-8')
+    command = 'python -m demo_model.train_drafters ' + ' '.join(sys.argv[1:])
+    write_drafts_receipt(
+        args.out / 'receipt.json', args.kind, record, command, torch.device(args.device)
+    )
     say(json.dumps(record['results']))
 
 
