@@ -52,14 +52,8 @@ SHAPES = {
     'q alone': (4096, 2816), 'qkv sliding': (8192, 2816), 'qkv full': (9216, 2816),
     'o sliding': (2816, 4096), 'o full': (2816, 8192), 'down': (2816, 2112)}
 DRAFT = {'draft q': (4096, 2816), 'draft gate-up': (11264, 2816), 'draft down': (2816, 5632)}
-ROW_VARIANTS: list[dict[str, int]] = [
-    {'ROW_TILES': 2, 'MIN_BLOCKS': 2},
-    {'ROW_TILES': 2, 'MIN_BLOCKS': 2, 'STAGED': 1, 'ACTIVATIONS': 1},
-    {'ROW_TILES': 2, 'MIN_BLOCKS': 2, 'STAGED': 1, 'ACTIVATIONS': 4},
-    {'ROW_TILES': 1, 'MIN_BLOCKS': 2, 'STAGED': 1, 'ACTIVATIONS': 4}]
-VERIFY_VARIANTS: list[dict[str, int]] = [
-    {'ROW_TILES': 1, 'MIN_BLOCKS': 2, 'STAGED': 0}, {'ROW_TILES': 2, 'MIN_BLOCKS': 1, 'STAGED': 0},
-    {'ROW_TILES': 2, 'MIN_BLOCKS': 1, 'ACTIVATIONS': 2}, {'ROW_TILES': 1, 'MIN_BLOCKS': 2}]
+ROW_VARIANTS: list[dict[str, int]] = [{'ROW_TILES': 2, 'MIN_BLOCKS': 2}]
+VERIFY_VARIANTS: list[dict[str, int]] = [{'ROW_TILES': 2, 'MIN_BLOCKS': 1}]
 EXPERT_VARIANTS: tuple[dict[str, int], ...] = (
     {}, {'MIN_BLOCKS': 3}, {'MIN_BLOCKS': 3, 'STAGES': 2}, {'STAGES': 4, 'WARPS': 12,
                                                             'MIN_BLOCKS': 1},
@@ -220,7 +214,6 @@ def projections(bench: Bench) -> None:
             variants: list[dict[str, int]] = [{}]
             if name in ('qkv sliding', 'o sliding', 'gate-up'):
                 variants += ROW_VARIANTS if rows == 1 else []
-                variants += ROW_VARIANTS[2:3] if rows == 8 else []
                 variants += VERIFY_VARIANTS if rows == 16 else []
             for variant in variants:
                 with constants(gemm_nvfp4, 'spec', **variant):

@@ -16,19 +16,13 @@
 // a row has the same bits alone and among others. All weights of a block, or the first PREFETCH
 // tiles of each warp, are requested before the wait for the kernel that wrote x.
 //
-// STAGED (many rows): they come by asynchronous copies into shared memory, each warp's into a part of
-// its own, so that registers are left for sums and rows, and no wait for rows is one for weights.
-//
 // PRECOND: M a multiple of 8, x and out 16-byte aligned, K_WARPS * WARP_TILES >= COLUMN_TILES.
 // PRECOND: PREFETCH a multiple of ACTIVATIONS, or all tiles of a warp.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, PREFETCH, ROW_TILES, BLOCKS (of 8
 // activation rows: 1 or 2), GEGLU, MIN_BLOCKS (resident on one multiprocessor), ACTIVATIONS (tiles
-// of them in flight), STAGED (0, 1; at most 8 row tiles; dynamic shared memory 576 bytes a tile).
+// of them in flight).
 
-#include "prefill_tile.cuh"
-
-#define AHEAD (BLOCKS == 1 || STAGED ? ACTIVATIONS : 1)
-#define STAGED_TILES (WARP_TILES * ROW_TILES)    // of a warp
+#define AHEAD (BLOCKS == 1 ? ACTIVATIONS : 1)
 
 __device__ __forceinline__ bool in_matrix(int column_tile) {
     return K_WARPS * WARP_TILES == COLUMN_TILES || column_tile < COLUMN_TILES;
@@ -46,56 +40,6 @@ __device__ __forceinline__ void load_row_tiles(WeightTile (&w)[ROW_TILES],
                              policy);
 }
 
-#if STAGED
-
-extern __shared__ __align__(16) u8 staged[];
-
-// All weights of a warp on their way into its part `own`, a group of copies for each column tile.
-__device__ __forceinline__ void request_all(u8* own, const uint4* __restrict__ codes,
-                                            const u32* __restrict__ scales, int row_tile,
-                                            int num_row_tiles, int first_tile, int lane) {
-#pragma unroll
-    for (int i = 0; i < WARP_TILES; ++i) {
-        const int column_tile = first_tile + i;
-        if (in_matrix(column_tile)) {
-#pragma unroll
-            for (int r = 0; r < ROW_TILES; ++r)
-                if (ROW_TILES == 1 || row_tile + r < num_row_tiles)
-                    copy_async(own + ((i * ROW_TILES + r) * WARP + lane) * 16,
-                               codes + ((u64)(row_tile + r) * COLUMN_TILES + column_tile)
-                               * TILE_CODE_VECTORS + lane, true);
-            const int r = lane / 4;      // whose scales this lane copies
-            if (r < ROW_TILES && row_tile + r < num_row_tiles)
-                copy_async(own + STAGED_TILES * TILE_CODE_VECTORS * 16
-                           + (i * ROW_TILES * 4 + lane) * 16,
-                           (const uint4*)scales + ((u64)(row_tile + r) * COLUMN_TILES + column_tile)
-                           * (TILE_SCALE_WORDS / 4) + lane % 4, true);
-        }
-        commit_copies();
-    }
-}
-
-// Until at most `pending` groups are under way; known once the loop over column tiles is unrolled.
-__device__ __forceinline__ void wait_for_all_but(int pending) {
-    switch (pending) {
-        case 0: wait_for_copies<0>(); break;
-        case 1: wait_for_copies<1>(); break;
-        case 2: wait_for_copies<2>(); break;
-        case 3: wait_for_copies<3>(); break;
-        default: wait_for_copies<4>();
-    }
-}
-
-__device__ __forceinline__ WeightTile staged_tile(const u8* own, int tile, int lane) {
-    WeightTile w;
-    w.codes = *(const uint4*)(own + (tile * WARP + lane) * 16);
-    w.scales = *(const u32*)(own + STAGED_TILES * TILE_CODE_VECTORS * 16
-                             + (tile * TILE_SCALE_WORDS + lane / 2) * 4);
-    return w;
-}
-
-#endif
-
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
 gemm_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
            const u32* __restrict__ scales, const float* __restrict__ row_scales, int num_tokens,
@@ -107,15 +51,10 @@ gemm_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
     int first_token = blockIdx.y * 16;
     allow_next_kernel();
     u64 policy = streaming_policy();
-#if STAGED
-    u8* own = staged + warp * STAGED_TILES * (TILE_CODE_VECTORS * 16 + TILE_SCALE_WORDS * 4);
-    request_all(own, codes, scales, row_tile, num_row_tiles, first_tile, lane);
-#else
     WeightTile w[PREFETCH][ROW_TILES];
 #pragma unroll
     for (int i = 0; i < PREFETCH; ++i)
         load_row_tiles(w[i], codes, scales, row_tile, num_row_tiles, first_tile + i, lane, policy);
-#endif
     u32 own_scale = 0;
     if (threadIdx.x < 2 * ROW_TILES && 2 * row_tile + threadIdx.x < 2 * num_row_tiles)
         own_scale = load_weights((const u32*)row_scales + 2 * row_tile + threadIdx.x, policy);
@@ -133,23 +72,6 @@ gemm_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
         if (i < WARP_TILES && in_matrix(first_tile + i))
             load_activation_tile<BLOCKS>(activations[i], rows, t, first_tile + i, COLUMNS);
     float acc[ROW_TILES][2][BLOCKS][4] = {};
-#if STAGED
-#pragma unroll
-    for (int i = 0; i < WARP_TILES; ++i) {
-        wait_for_all_but(WARP_TILES - 1 - i);
-        __syncwarp();                    // scales are other lanes' copies
-        if (in_matrix(first_tile + i)) {
-#pragma unroll
-            for (int r = 0; r < ROW_TILES; ++r)
-                if (ROW_TILES == 1 || row_tile + r < num_row_tiles)
-                    multiply_tile<BLOCKS>(acc[r], staged_tile(own, i * ROW_TILES + r, lane),
-                                          activations[i % AHEAD]);
-        }
-        if (i + AHEAD < WARP_TILES && in_matrix(first_tile + i + AHEAD))
-            load_activation_tile<BLOCKS>(activations[i % AHEAD], rows, t, first_tile + i + AHEAD,
-                                         COLUMNS);
-    }
-#else
 #pragma unroll(WARP_TILES <= 2 * PREFETCH ? 2 : 1)
     for (int base = 0; base < WARP_TILES; base += PREFETCH) {
 #pragma unroll
@@ -170,7 +92,6 @@ gemm_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
                                first_tile + tile + PREFETCH, lane, policy);
         }
     }
-#endif
 #pragma unroll
     for (int r = 0; r < ROW_TILES; ++r) store_partial<BLOCKS>(partial[r][warp], acc[r], lane);
     if (threadIdx.x < 2 * ROW_TILES) tile_scales[threadIdx.x] = __uint_as_float(own_scale);

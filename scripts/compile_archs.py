@@ -61,9 +61,6 @@ ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
     ('moe_nvfp4_gate_up' + BIT_TRICKS, ('sm_80', 'sm_86', 'sm_89', 'sm_90a')): (
         56, 'for 16 rows, where an item begins, not in the loop over its columns: 128 registers '
             'keep two blocks resident'),
-    ('gemm_nvfp4' + BIT_TRICKS, ('sm_80', 'sm_86', 'sm_89', 'sm_90a')): (
-        16, 'more than 8 rows, a pass without a loop: 64 registers keep two blocks of 16 warps '
-            'resident'),
     ('gemm_nvfp4' + BIT_TRICKS, ('sm_110a',)): (
         44, 'takes the place of the conversion only where that fails the self-test; the cuts are '
             'those that are fastest on an H200, which needs a few registers less'),
@@ -145,16 +142,20 @@ def affine_jobs() -> Iterator[tuple[KernelSpec, str]]:
     """MLX affine: the dense models at 4 and 8 bits, and every width on every architecture."""
     for name in ('12B', '31B'):
         model = MODELS[name]
-        columns = {model.hidden_size, model.intermediate_size, *(
-            shape.num_q_heads * shape.head_dim for shape in model.geometries)}
-        uses = [AffineUse(model.hidden_size, bits, 64, form) for bits in (4, 8)
-                for form in ('geglu', 'head')]
-        uses += [AffineUse(count, bits, 64, 'plain') for bits in (4, 8)
-                 for count in sorted(columns)]
+        shapes = [(model.hidden_size, model.intermediate_size)]
+        for shape in model.geometries:
+            heads = shape.num_q_heads + shape.num_kv_heads * (2 if shape.has_v_proj else 1)
+            shapes += [(heads * shape.head_dim, model.hidden_size),
+                       (model.hidden_size, shape.num_q_heads * shape.head_dim)]
+        uses = [AffineUse(*shape, bits, 64, 'plain') for bits in (4, 8) for shape in shapes]
+        for bits in (4, 8):
+            uses += [AffineUse(model.intermediate_size, model.hidden_size, bits, 64, 'geglu'),
+                     AffineUse(262144, model.hidden_size, bits, 64, 'head')]
         yield from ((spec, arch) for arch in model.archs for spec in affine_specs(uses))
-    widths = [AffineUse(2816, bits, 64, 'plain') for bits in BITS]
-    widths += [AffineUse(2816, 4, group, 'head') for group in (32, 128)]
-    widths += [AffineUse(2816, 4, 64, 'geglu', True), AffineUse(704, 4, 64, 'plain', True)]
+    widths = [AffineUse(8192, 2816, bits, 64, 'plain') for bits in BITS]
+    widths += [AffineUse(262144, 2816, 4, group, 'head') for group in (32, 128)]
+    widths += [AffineUse(704, 2816, 4, 64, 'geglu', True),
+               AffineUse(2816, 704, 4, 64, 'plain', True)]
     routers = [moe_route.spec(2816, 128, 8, parts) for parts in (2, 3)]      # of 8 bits
     yield from ((spec, arch) for arch in ARCHS for spec in [*affine_specs(widths), *routers])
 

@@ -28,8 +28,6 @@ _MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 regi
 _REGISTERS = 56                          # of a thread, for as many resident blocks as that lets
 _LIGHT_WARPS = 12                        # with so many, and 4 tiles each, there is more choice:
 _FEW_TILES = 264                         # row tiles of which two a multiprocessor are enough
-_TILE_BYTES = 576                        # codes and scales
-_MAX_STAGED = 76 << 10                   # of a block, so that two fit, and one anywhere
 _MANY_THREADS = 1536                     # of a multiprocessor, else; leaves 40 registers a thread
 
 
@@ -57,21 +55,19 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
                                   device.has_e2m1_conversion(), weight.num_row_tiles))
     constants = dict(kernel.spec.defines)
     tiles = weight.num_row_tiles
-    num_bytes = staged_bytes(constants)
     grid = (-(-tiles // constants['ROW_TILES']), -(-num_tokens // ROWS_PER_LAUNCH_TILE))
     device.launch(kernel, grid, constants['K_WARPS'] * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, num_tokens, tiles,
-                   weight.num_outputs), stream, num_bytes)
+                   weight.num_outputs), stream)
 
 
 def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_row_tiles: int,
          **override: int) -> KernelSpec:
     """What is compiled for a matrix and a number of rows; `override` is for measurements.
 
-    With many row tiles more blocks are resident, of fewer registers each. For more than 8 rows a
-    block's weights lie in shared memory where that is enough for them, two row tiles where there
-    are many, so that activations are fetched half as often (bench/LOG.md). Nothing of it changes a
-    bit of the result.
+    With many row tiles more blocks are resident, of fewer registers each; long columns and more
+    than 8 rows take two row tiles a block, so that activations are fetched half as often
+    (bench/LOG.md). Nothing of it changes a bit of the result.
     """
     warps, tiles = cut(columns)
     blocks = blocks_of(num_tokens)
@@ -83,27 +79,15 @@ def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_r
         resident = min(resident, 2)      # the conversion of sm_100 and up takes more registers
     elif light:
         resident = _MANY_THREADS // (warps * 32)
-    row_tiles_each = 2 if blocks == 2 and num_row_tiles > _FEW_TILES else 1
-    staged = blocks == 2 and warps * tiles * row_tiles_each * _TILE_BYTES <= _MAX_STAGED
-    if staged:
-        resident = 1 if hardware else 2
-    elif blocks == 2:
-        row_tiles_each = 2 if resident == 1 else 1
     prefetch = min(tiles, 3 if tiles > (4 if hardware else 8) else _MAX_PREFETCH)
-    ahead = 1 if staged or resident > 2 or tiles > prefetch else 4 if light else 2
+    ahead = 1 if resident > 2 or tiles > prefetch else 4 if light else 2
     constants = {
         'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps,
         'WARP_TILES': tiles, 'BLOCKS': blocks, 'GEGLU': int(interleaved),
-        'ROW_TILES': row_tiles_each, 'MIN_BLOCKS': resident, 'STAGED': int(staged),
+        'ROW_TILES': 2 if blocks == 2 and resident == 1 else 1, 'MIN_BLOCKS': resident,
         'PREFETCH': prefetch, 'ACTIVATIONS': activations_ahead(prefetch, ahead),
         'E2M1_HARDWARE': int(hardware), **override}
     return KernelSpec.of('gemm_nvfp4', **constants)
-
-
-def staged_bytes(constants: dict[str, int]) -> int:
-    """Dynamic shared memory of a block: its weights, or nothing."""
-    tiles = constants['K_WARPS'] * constants['WARP_TILES'] * constants['ROW_TILES']
-    return constants['STAGED'] * tiles * _TILE_BYTES
 
 
 def activations_ahead(prefetch: int, most: int) -> int:
