@@ -35,11 +35,13 @@ class FoundVision:
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that it needs: weights, one image under way, soft tokens that are kept."""
+        """Device memory that it needs: weights, soft tokens that are kept, and what an image needs
+        under way, twice: the graph of the size that comes again and again has its own.
+        """
         if self.part is None:
             return 0
         config, weights = self.part
-        return weights.device_bytes + workspace_bytes(config) + KEPT_BYTES
+        return weights.device_bytes + 2 * workspace_bytes(config) + KEPT_BYTES
 
 
 def find_vision(checkpoint: Checkpoint, model: ModelConfig, device: str,

@@ -18,7 +18,7 @@
 //     in the same way for Q; columns from D up to whole steps are zeros in both
 //   output: ldmatrix turns V
 // Rows of shared memory have a length at which the lanes that are served together meet all banks.
-// Probabilities are rounded to bf16; their sum is that of the rounded ones.
+// Probabilities are rounded to bf16; the matrix units add them up too, as products with ones.
 //
 // PRECOND: D a multiple of 8, at most 128; qkv and out 16-byte aligned
 // Constants: D, HEADS, WARPS, PARTS (1, 2).
@@ -40,19 +40,29 @@
 #define K_ROW (32 * (STEPS | 1))         // bytes: an odd number of 32
 #define V_ROW (16 * (VECTORS | 1))       // an odd number of 16
 #define STAGE (TILE * (K_ROW + V_ROW))
+#define COPY_ROWS (THREADS / VECTORS)    // of a tile, at once
+#define ONES 0x3F803F80u                 // a pair of bf16: probabilities times ones are their sum
 #define ROW (3 * HEADS * D)              // numbers of a patch
 #define HIDDEN __int_as_float(0xff800000)
 #define LOWEST (-1e30f)
 #define LOG2_E 1.4426950408889634f
 
-// Requests K and V of the tile that begins at `key`; zeros past the last patch.
+// Requests K and V of the tile that begins at `key`; zeros past the last patch. A thread has one
+// vector of every COPY_ROWS-th row.
 __device__ __forceinline__ void copy_tile(u8* stage, const u16* head, int key, int num_patches) {
-    for (int i = threadIdx.x; i < TILE * VECTORS; i += THREADS) {
-        const int row = i / VECTORS, vector = i % VECTORS;
-        const bool real = key + row < num_patches;
-        const u16* k = head + (u64)(real ? key + row : 0) * ROW + HEADS * D + vector * 8;
-        copy_async(stage + row * K_ROW + vector * 16, k, real);
-        copy_async(stage + TILE * K_ROW + row * V_ROW + vector * 16, k + HEADS * D, real);
+    const int first = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
+    const u16* k = head + (u64)(key + first) * ROW + HEADS * D + vector * 8;
+    u8* to = stage + first * K_ROW + vector * 16;
+    u8* to_v = stage + TILE * K_ROW + first * V_ROW + vector * 16;
+#pragma unroll
+    for (int row = 0; row < TILE; row += COPY_ROWS) {
+        const bool ours = first < COPY_ROWS && row + first < TILE;
+        const bool real = key + row + first < num_patches;
+        const u16* from = real ? k + (u64)row * ROW : head;
+        if (ours) {
+            copy_async(to + row * K_ROW, from, real);
+            copy_async(to_v + row * V_ROW, from + (real ? HEADS * D : 0), real);
+        }
     }
     commit_copies();
 }
@@ -66,34 +76,37 @@ __device__ __forceinline__ uint2 load_q(const u16* head, int query, int step, in
     return make_uint2(load_activation_word(from), load_activation_word(from + 2));
 }
 
-// Scores to base 2 with hidden ones out, and what was summed up relative to the new maximum.
-// Numbers 2 n + i % 2 of a row are keys below `last`, or past the last patch.
+// Hides the keys past the last patch, and makes what was summed up relative to the new maximum.
+// `last`: keys of the tile from this lane's first one on.
 __device__ __forceinline__ void rescale(float (&scores)[KEY_TILES][4], float (&top)[2],
-                                        float (&total)[2], float (&acc)[COLUMN_TILES][4],
-                                        int last) {
+                                        float (&acc)[COLUMN_TILES + 1][4], int last) {
+    if (last < TILE) {                   // the last tile
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if (n * 8 + i % 2 >= last) scores[n][i] = HIDDEN;
+            }
+        }
+    }
     float most[2] = {top[0], top[1]};
 #pragma unroll
     for (int n = 0; n < KEY_TILES; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const bool seen = n * 8 + i % 2 < last;
-            scores[n][i] = seen ? __fmul_rn(scores[n][i], LOG2_E) : HIDDEN;
-            most[i / 2] = fmaxf(most[i / 2], scores[n][i]);
-        }
+        for (int i = 0; i < 4; ++i) most[i / 2] = fmaxf(most[i / 2], scores[n][i]);
     }
     float shrink[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_MASK, most[h], 1));
         most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_MASK, most[h], 2));
-        shrink[h] = exp2_fast(top[h] - most[h]);
+        shrink[h] = exp2_fast(__fmul_rn(__fsub_rn(top[h], most[h]), LOG2_E));
         top[h] = most[h];
-        total[h] = __fmul_rn(total[h], shrink[h]);
     }
     // most rounds raise no maximum any more: a factor of 1 is left out
     if (__ballot_sync(FULL_MASK, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
 #pragma unroll
-        for (int j = 0; j < COLUMN_TILES; ++j) {
+        for (int j = 0; j <= COLUMN_TILES; ++j) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) acc[j][i] = __fmul_rn(acc[j][i], shrink[i / 2]);
         }
@@ -116,7 +129,7 @@ vision_attention(u16* __restrict__ out, const u16* qkv, int num_patches) {
     wait_for_previous_kernel();
     copy_tile(shared, head, 0, num_patches);
     u32 q[PARTS][STEPS][4];
-    float top[PARTS][2], total[PARTS][2], acc[PARTS][COLUMN_TILES][4];
+    float top[PARTS][2], acc[PARTS][COLUMN_TILES + 1][4];    // the last tile: the sums of all p
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
@@ -128,9 +141,8 @@ vision_attention(u16* __restrict__ out, const u16* qkv, int num_patches) {
             q[part][s][2] = low.y, q[part][s][3] = high.y;
         }
         top[part][0] = top[part][1] = LOWEST;
-        total[part][0] = total[part][1] = 0.0f;
 #pragma unroll
-        for (int j = 0; j < COLUMN_TILES; ++j) {
+        for (int j = 0; j <= COLUMN_TILES; ++j) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) acc[part][j][i] = 0.0f;
         }
@@ -160,27 +172,28 @@ vision_attention(u16* __restrict__ out, const u16* qkv, int num_patches) {
                 }
             }
         }
-        const int last = num_patches - key - 2 * t;      // of the tile's keys, for this lane's first
+        const bool whole = key + TILE <= num_patches;
+        const int last = num_patches - key - 2 * t;      // keys from this lane's first one on
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-            rescale(scores[part], top[part], total[part], acc[part], last);
+            rescale(scores[part], top[part], acc[part], whole ? TILE : last);
         }
 #pragma unroll
         for (int s = 0; s < TILE / 16; ++s) {
             u32 p[PARTS][4];
 #pragma unroll
             for (int part = 0; part < PARTS; ++part) {
+                const float offset[2] = {__fmul_rn(top[part][0], -LOG2_E),
+                                         __fmul_rn(top[part][1], -LOG2_E)};
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {    // rows g and g + 8 of the first 8 keys, then 8 more
                     const int h = i % 2;
                     const float* score = scores[part][2 * s + i / 2] + 2 * h;
-                    const u32 pair =
-                        pack_bf16(exp2_fast(__fadd_rn(score[0], -top[part][h])),
-                                  exp2_fast(__fadd_rn(score[1], -top[part][h])));
-                    total[part][h] = __fadd_rn(total[part][h],
-                                               __fadd_rn(bf16_low(pair), bf16_high(pair)));
-                    p[part][i] = pair;
+                    p[part][i] = pack_bf16(exp2_fast(__fmaf_rn(score[0], LOG2_E, offset[h])),
+                                           exp2_fast(__fmaf_rn(score[1], LOG2_E, offset[h])));
                 }
+                const u32 (&a)[4] = p[part];
+                mma_bf16(acc[part][COLUMN_TILES], a[0], a[1], a[2], a[3], ONES, ONES);
             }
             // lanes 0..15 point at the keys of one vector of columns, 16..31 at those of the next
             const u8* row = v_tile + (s * 16 + lane % 16) * V_ROW;
@@ -205,12 +218,9 @@ vision_attention(u16* __restrict__ out, const u16* qkv, int num_patches) {
     for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            float sum = total[part][h];
-            sum = __fadd_rn(sum, __shfl_xor_sync(FULL_MASK, sum, 1));
-            sum = __fadd_rn(sum, __shfl_xor_sync(FULL_MASK, sum, 2));
             const int query = first + part * 16 + h * 8;
             if (query >= num_patches) continue;
-            const float factor = __fdiv_rn(1.0f, sum);
+            const float factor = __fdiv_rn(1.0f, acc[part][COLUMN_TILES][2 * h]);
             u16* to = out + ((u64)query * HEADS + blockIdx.y) * D + 2 * t;
 #pragma unroll
             for (int j = 0; j < COLUMN_TILES; ++j) {

@@ -9,6 +9,7 @@ engine.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from gemma_thor_ros.models.vision import Vision
 from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.ops import device, library_gemm, prefill_gemm, vision_attention
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
-from gemma_thor_ros.ops.step_times import node_times
+from gemma_thor_ros.ops.step_times import node_times, times_us
 from gemma_thor_ros.ops.vision_cuda import CudaVisionOps
 from gemma_thor_ros.schema import (
     ConfigError,
@@ -61,18 +62,23 @@ def measure(bench: Bench, preset: str, num_threads: int = 1) -> None:
                'patches': patches.shape[0], 'soft_tokens': _GRID[0] * _GRID[1]}
     ops = CudaVisionOps(model.stream)
     vision = _random_vision(config, raw, ops)
-    ways = {'cuBLAS': True, 'own': False}
-    if not ops.library:
+    has_library = ops.library
+    if not has_library:
         bench.say(f'cuBLAS is not used: {library_gemm.missing()}')
-        del ways['cuBLAS']
-    for part in _time, _nodes:
-        for way, library in ways.items():
-            ops.library = library
-            part(bench, vision, patches, columns, context, way)
+    ways = ('cuBLAS', 'own') if has_library else ('own',)
+    for way in ways:
+        ops.library = way == 'cuBLAS'
+        for graphs in (True, False):
+            ops.graphs = graphs
+            _time(bench, vision, patches, columns, {**context, 'graphs': graphs}, way)
+    ops.library, ops.graphs = has_library, True
+    _first_token(bench, vision, patches, columns, raw['image_token_id'], context)
+    ops.graphs = False
+    for way in ways:
+        ops.library = way == 'cuBLAS'
+        _nodes(bench, vision, patches, columns, context, way)
     if config.kind == 'tower':
         _attention(bench, config, patches.shape[0], context)
-    ops.library = 'cuBLAS' in ways
-    _first_token(bench, vision, patches, columns, raw['image_token_id'], context)
 
 
 def picture(config: VisionConfig, across: int, down: int) -> tuple[npt.NDArray[np.uint8], int]:
@@ -109,7 +115,8 @@ def _time(bench: Bench, vision: Vision, patches: Any, columns: int, context: dic
     assert bool((soft & np.uint16(0x7F80) != 0x7F80).all()), 'a soft token is not a number'
     value = bench.records.add('tower_ms', walls, 'ms', **context, products=way)
     bench.records.add('tower_device_ms', inside, 'ms', **context, products=way)
-    bench.say(f'{vision.config.kind}, {patches.shape[0]} patches, products by {way}: '
+    how = 'as a graph' if context['graphs'] else 'launch by launch'
+    bench.say(f'{vision.config.kind}, {patches.shape[0]} patches, products by {way}, {how}: '
               f'{value:.2f} ms ({min(walls):.2f} to {max(walls):.2f})')
 
 
@@ -177,16 +184,12 @@ def _tflop_s(entry: str, us: float, config: VisionConfig, num_patches: int) -> s
 
 
 def _us_of(stream: Any, enqueue: Callable[[], None], count: int = 20) -> float:
-    """Of one launch among many in a row."""
-    events = device.cupy().cuda
-    enqueue()
-    start, end = events.Event(), events.Event()
-    start.record(stream)
-    for _ in range(count):
-        enqueue()
-    end.record(stream)
-    end.synchronize()
-    return float(events.get_elapsed_time(start, end)) * 1e3 / count
+    """Of one launch among many in a row, as a graph: the host would be slower than the device."""
+    def row() -> None:
+        for _ in range(count):
+            enqueue()
+
+    return statistics.median(times_us(stream, row)) / count
 
 
 def _first_token(bench: Bench, vision: Vision, patches: Any, columns: int, image_id: int,

@@ -88,19 +88,23 @@ class Vision:
         `columns`: patches in a row. What image/prepare.py makes for `config.patch_side`. An array
         of the device, which nothing else uses.
         """
-        config, ops = self.config, self._ops
+        config = self.config
         if patches.shape[1] != 3 * config.patch_side ** 2 or patches.shape[0] % columns:
             raise ValueError(f'patches of shape {patches.shape} in rows of {columns}: this model '
                              f'takes patches of {config.patch_side} x {config.patch_side} pixels')
-        with ops.scope():
-            hidden = self._part.run(patches, columns)
-            num_tokens = patches.shape[0] // config.pooling_kernel_size ** 2
-            normed = ops.empty(*hidden.shape)
-            ops.norm(normed, hidden, None, config.rms_norm_eps)
-            soft = ops.empty(hidden.shape[0], config.text_hidden_size)
-            ops.linear(soft, normed, self._projection)
-            result: npt.NDArray[Any] = soft[:num_tokens]
-            return result
+        with self._ops.scope():
+            soft: npt.NDArray[Any] = self._ops.image(patches, columns, self._soft_tokens)
+            return soft
+
+    def _soft_tokens(self, patches: Any, columns: int) -> Any:
+        config, ops = self.config, self._ops
+        hidden = self._part.run(patches, columns)
+        num_tokens = patches.shape[0] // config.pooling_kernel_size ** 2
+        normed = ops.empty(*hidden.shape)
+        ops.norm(normed, hidden, None, config.rms_norm_eps)
+        soft = ops.empty(hidden.shape[0], config.text_hidden_size)
+        ops.linear(soft, normed, self._projection)
+        return soft[:num_tokens]
 
 
 class _Tower:
@@ -120,7 +124,7 @@ class _Tower:
         self._layers = [_tower_layer(weights, index, loader, config.use_clipped_linears)
                         for index in range(config.num_hidden_layers)]
 
-    def run(self, patches: npt.NDArray[np.uint8], columns: int) -> Any:
+    def run(self, patches: Any, columns: int) -> Any:
         """(N', H): one row a soft token, padded to whole tiles."""
         config, ops, eps = self._config, self._ops, self._config.rms_norm_eps
         num, hidden = patches.shape[0], config.hidden_size
@@ -181,7 +185,7 @@ class _Embedder:
         table = loader.vector(_get(weights, 'pos_embedding'))    # (positions, 2, H)
         self._x_table, self._y_table = table[:, 0], table[:, 1]
 
-    def run(self, patches: npt.NDArray[np.uint8], columns: int) -> Any:
+    def run(self, patches: Any, columns: int) -> Any:
         """(N', H): one row a soft token, padded to whole tiles."""
         ops, num = self._ops, patches.shape[0]
         rows = _padded(num, ops.row_tile)

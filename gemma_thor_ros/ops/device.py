@@ -185,6 +185,11 @@ def follow(stream: Any, other: Any) -> None:
     _behind_another.add(stream.ptr)
 
 
+def end_overlap(stream: Any) -> None:
+    """Let the next launch wait for all that is on a stream: the newest is no launch of ours."""
+    _behind_another.add(stream.ptr)
+
+
 def new_event() -> Any:
     """An event to wait for; record(stream), synchronize()."""
     return cupy().cuda.Event(disable_timing=True)

@@ -22,7 +22,7 @@ from gemma_thor_ros.ops.shapes import check
 
 QUERY_TILE = 128                         # rows of one BLAS call: bounds the memory of the scores
 # Warps of a block, and groups of 16 queries that a warp reads K and V for at once.
-SHAPES = ((4, 1), (8, 1), (4, 2), (2, 2))
+SHAPES = ((4, 1), (4, 2))
 _KEYS = 64                               # of a tile
 
 

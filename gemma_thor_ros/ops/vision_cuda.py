@@ -3,13 +3,17 @@
 """VisionOps of a CUDA device: one image, launch by launch on one stream.
 
 Products are cuBLAS's where it is there and the weight is bf16, else our own kernels'. Memory
-comes from CuPy's pool, so only a first image of its size allocates. Knows no order of ops.
+comes from CuPy's pool, so only a first image of its size allocates. From the second image of one
+size in a row on its launches are a graph: one by one they keep the host busier than the device.
+Knows no order of ops.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,8 +33,9 @@ from gemma_thor_ros.ops import (
 from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
-from gemma_thor_ros.ops.vision_table import Bounds
+from gemma_thor_ros.ops.vision_table import Bounds, Work
 
+_log = logging.getLogger(__name__)
 _PLACES = 64                             # rope tables grow by so many
 
 
@@ -57,15 +62,31 @@ class Sizes(Protocol):
     def use_clipped_linears(self) -> bool: ...
 
 
+@dataclass(frozen=True)
+class _Captured:
+    """The launches of images of one size, and all memory that they use."""
+
+    key: tuple[Any, ...]
+    levels: Any                          # (P, M) u8, where the patches have to be
+    soft: Any                            # (N, H) bf16
+    graph: Any
+    arrays: list[Any]
+
+
 class CudaVisionOps:
     """The launches of one stream."""
 
     row_tile = 1                         # the kernels take any number of rows
 
-    def __init__(self, stream: Any, library: bool = True) -> None:
+    def __init__(self, stream: Any, library: bool = True, graphs: bool = True) -> None:
         """library False: our own kernels for all products, also where cuBLAS is there."""
         self.stream = stream
         self.library = library and not library_gemm.missing()
+        self.graphs = graphs
+        self.num_replays = 0
+        self._captured: _Captured | None = None
+        self._newest: tuple[Any, ...] = ()           # what the last image was
+        self._arrays: list[Any] = []                 # that a graph under capture uses
         self._ropes: dict[tuple[float, int], tuple[Any, Any]] = {}
         self._ones: dict[int, Any] = {}
 
@@ -75,19 +96,62 @@ class CudaVisionOps:
         with device.errors(), self.stream:
             yield
 
+    def image(self, patches: npt.NDArray[np.uint8], columns: int, work: Work) -> Any:
+        """What work(patches, columns) gives, an array of its own; inside `scope`."""
+        levels, key = device.put(patches), (patches.shape, columns, self.library)
+        before, self._newest = self._newest, key
+        captured = self._captured
+        if self.graphs and before == key and (captured is None or captured.key != key):
+            captured = self._captured = self._capture(key, columns, work)
+        if not self.graphs or captured is None or captured.key != key:
+            soft = work(levels, columns)
+            self._arrays.clear()
+            return soft
+        device.copy_on(captured.levels, levels, self.stream)
+        captured.graph.launch(self.stream)
+        device.end_overlap(self.stream)
+        soft = device.empty(captured.soft.shape, np.uint16)
+        device.copy_on(soft, captured.soft, self.stream)
+        self.num_replays += 1
+        return soft
+
+    def _capture(self, key: tuple[Any, ...], columns: int, work: Work) -> _Captured | None:
+        """The graph of an image of a size that has just been seen, so that tables are there.
+
+        None where the library or the memory does not let it: then there are none from now on.
+        """
+        self.stream.synchronize()
+        self._captured = None            # nothing of the last graph runs any more
+        static, found = device.empty(key[0], np.uint8), []
+
+        def enqueue() -> None:
+            found.append(work(static, columns))
+
+        try:
+            graph = device.capture(self.stream, enqueue)
+        except (RuntimeError, MemoryError) as error:
+            _log.warning('images are launched one by one, since they give no graph: %s', error)
+            self.graphs = False
+            self._arrays.clear()
+            return None
+        arrays, self._arrays = self._arrays, []
+        return _Captured(key, static, found[0], graph, arrays)
+
     def empty(self, *shape: int) -> Any:
         """bf16."""
-        return device.empty(shape, np.uint16)
+        self._arrays.append(device.empty(shape, np.uint16))
+        return self._arrays[-1]
 
     def wide(self, *shape: int) -> Any:
         """f32."""
-        return device.empty(shape, np.float32)
+        self._arrays.append(device.empty(shape, np.float32))
+        return self._arrays[-1]
 
-    def numbers(self, patches: npt.NDArray[np.uint8], num_rows: int, centred: bool) -> Any:
-        """(P, M) bf16 from patches (P, M) of the host."""
+    def numbers(self, patches: Any, num_rows: int, centred: bool) -> Any:
+        """(P, M) bf16 from patches (P, M) u8."""
         assert num_rows == patches.shape[0], (num_rows, patches.shape)
         out = self.empty(*patches.shape)
-        vision_patches.vision_numbers(out, device.put(patches), centred, self.stream)
+        vision_patches.vision_numbers(out, patches, centred, self.stream)
         return out
 
     def linear(self, out: Any, x: Any, weight: Any) -> None:

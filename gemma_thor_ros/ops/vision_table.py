@@ -8,7 +8,7 @@ opaque to the caller except for their shapes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +31,8 @@ from gemma_thor_ros.ops.vision_patches import (
     standardize_ref,
 )
 
+# Of patches where the device has them, and how many stand in a row, to soft tokens.
+Work = Callable[[Any, int], Any]
 # Of a linear layer's input, low and high, and of its output.
 Bounds = tuple[float, float, float, float]
 
@@ -44,9 +46,10 @@ class VisionOps(Protocol):
     @property
     def row_tile(self) -> int: ...
     def scope(self) -> Any: ...
+    def image(self, patches: npt.NDArray[np.uint8], columns: int, work: Work) -> Any: ...
     def empty(self, *shape: int) -> Any: ...
     def wide(self, *shape: int) -> Any: ...
-    def numbers(self, patches: npt.NDArray[np.uint8], num_rows: int, centred: bool) -> Any: ...
+    def numbers(self, patches: Any, num_rows: int, centred: bool) -> Any: ...
     def linear(self, out: Any, x: Any, weight: Any) -> None: ...
     def clipped_linear(self, out: Any, x: Any, weight: Any, bounds: Bounds) -> None: ...
     def geglu(self, inner: Any, products: Any) -> None: ...
@@ -88,7 +91,11 @@ class CpuVisionOps:
         """The same: all is of one type here."""
         return self.empty(*shape)
 
-    def numbers(self, patches: npt.NDArray[np.uint8], num_rows: int, centred: bool) -> Any:
+    def image(self, patches: npt.NDArray[np.uint8], columns: int, work: Work) -> Any:
+        """What work(patches, columns) gives."""
+        return work(patches, columns)
+
+    def numbers(self, patches: Any, num_rows: int, centred: bool) -> Any:
         """(num_rows, M) from patches (P, M); zeros in the padding rows."""
         out = self.empty(num_rows, patches.shape[1])
         patch_numbers_ref(out[:patches.shape[0]], patches, centred, self._rounding)

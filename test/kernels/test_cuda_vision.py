@@ -130,6 +130,35 @@ def test_the_device_sees_what_the_cpu_does(name: str, request: pytest.FixtureReq
         assert np.array_equal(again, soft)           # whatever image ran between
 
 
+@pytest.mark.parametrize('name', ['tower', 'embedder'])
+def test_a_graph_sees_the_image_of_the_moment(name: str, request: pytest.FixtureRequest,
+                                              stream: Any) -> None:
+    if name == 'embedder':
+        request.getfixturevalue('full')
+    vision, plain = on_device(name, stream), on_device(name, stream, graphs=False)
+    images = [patches_of(name, 2, 1, seed) for seed in (1, 1, 2, 3)] + [
+        patches_of(name, 1, 1), patches_of(name, 2, 1, 4)]
+    kept = [vision.encode(*image) for image in images]   # that no later image may change
+    for soft, image in zip(kept, images, strict=True):
+        assert np.array_equal(fetched(soft, stream), fetched(plain.encode(*image), stream))
+    assert not np.array_equal(fetched(kept[2], stream), fetched(kept[3], stream))
+    # the second one on, with the small one launched between
+    assert vision._ops.num_replays == 4 and plain._ops.num_replays == 0
+
+
+def test_without_graphs_where_none_can_be_made(stream: Any,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError('planted')
+
+    vision = on_device('tower', stream)
+    image = patches_of('tower', 1, 1)
+    first = fetched(vision.encode(*image), stream)
+    monkeypatch.setattr(device, 'capture', fail)
+    assert all(np.array_equal(fetched(vision.encode(*image), stream), first) for _ in range(2))
+    assert not vision._ops.graphs and vision._ops.num_replays == 0
+
+
 def wrong_places(vision: Vision) -> None:
     """Positions of an image of another width."""
     right = vision._ops.add_positions
