@@ -67,10 +67,14 @@ def measure(bench: Bench, preset: str, num_threads: int = 1) -> None:
         bench.say(f'cuBLAS is not used: {library_gemm.missing()}')
     ways = ('cuBLAS', 'own') if has_library else ('own',)
     for way in ways:
-        ops.library = way == 'cuBLAS'
+        ops.library, found = way == 'cuBLAS', []
         for graphs in (True, False):
             ops.graphs = graphs
-            _time(bench, vision, patches, columns, {**context, 'graphs': graphs}, way)
+            found.append(_time(bench, vision, patches, columns, {**context, 'graphs': graphs},
+                               way))
+        if found[0] != found[1]:
+            bench.say('the graph gives other soft tokens than its launches one by one')
+            bench.records.add('soft_tokens_equal', [0.0], '', **context, products=way)
     ops.library, ops.graphs = has_library, True
     _first_token(bench, vision, patches, columns, raw['image_token_id'], context)
     ops.graphs = False
@@ -97,8 +101,8 @@ def _random_vision(config: VisionConfig, raw: dict[str, Any], ops: CudaVisionOps
 
 
 def _time(bench: Bench, vision: Vision, patches: Any, columns: int, context: dict[str, Any],
-          way: str) -> None:
-    """From patches on the host to soft tokens, and the device's own time of it."""
+          way: str) -> bytes:
+    """From patches on the host to soft tokens, and the device's own time of it; their bits."""
     stream, events = bench.model.stream, device.cupy().cuda
     walls, inside = [], []
     for run in range(_RUNS + 3):
@@ -118,6 +122,8 @@ def _time(bench: Bench, vision: Vision, patches: Any, columns: int, context: dic
     how = 'as a graph' if context['graphs'] else 'launch by launch'
     bench.say(f'{vision.config.kind}, {patches.shape[0]} patches, products by {way}, {how}: '
               f'{value:.2f} ms ({min(walls):.2f} to {max(walls):.2f})')
+    bits: bytes = soft.get().tobytes()
+    return bits
 
 
 def _nodes(bench: Bench, vision: Vision, patches: Any, columns: int, context: dict[str, Any],

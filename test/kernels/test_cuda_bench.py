@@ -116,7 +116,7 @@ def test_an_image(full: None, request: pytest.FixtureRequest, tmp_path: Path,
         monkeypatch.setattr(bench_tower, 'RandomWeights', lambda shapes: vision_weights('tower'))
         monkeypatch.setattr(bench_tower, 'Settled', lambda weights: weights)
         monkeypatch.setattr(bench_tower, 'node_times', lambda stream, work: [work()] * 0)
-        monkeypatch.setattr(bench_tower, '_time', lambda *_: None)
+        monkeypatch.setattr(bench_tower, '_time', lambda *_: b'')
         monkeypatch.setattr(bench_tower, '_attention', lambda *_: None)
     model = test_cuda_images.on_device('tower', stream)
     model.vision = None
