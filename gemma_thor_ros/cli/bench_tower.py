@@ -122,7 +122,7 @@ def _time(bench: Bench, vision: Vision, patches: Any, columns: int, context: dic
     how = 'as a graph' if context['graphs'] else 'launch by launch'
     bench.say(f'{vision.config.kind}, {patches.shape[0]} patches, products by {way}, {how}: '
               f'{value:.2f} ms ({min(walls):.2f} to {max(walls):.2f})')
-    bits: bytes = soft.get().tobytes()
+    bits: bytes = device.cupy().asnumpy(soft).tobytes()
     return bits
 
 
