@@ -75,6 +75,7 @@ def motion_command(tool: Tool, values: Json) -> Command:
 
 
 _PLAIN_SHARE = 0.2                       # of commands that come in the plainest words
+_NEW_VERB_SHARE = 0.12                   # of motions in training: with a verb that no list holds
 _TEXT_END_SHARE = 0.12                   # of texts that end in a word of those that wrappers end in
 _PLAIN_DRIVE = (('drive', 'driving'), ('go', 'going'), ('move', 'moving'))
 _PLAIN_WORDS = {
@@ -143,7 +144,11 @@ def drive(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Co
     if plain and (words or category == 'no direction'):
         verb = pick_pair(rng, _PLAIN_DRIVE)
     # an unknown verb tells no direction
-    elif (words or category == 'no direction') and category != 'a bit' and rng.random() < 0.06:
+    elif (
+        (words or category == 'no direction')
+        and category != 'a bit'
+        and rng.random() < (_NEW_VERB_SHARE if isinstance(rng, TrainDraws) else 0.06)
+    ):
         verb = _new_verb(rng)
     text = amount.text
     if rng.random() < 0.01 and text[0].isdigit() and category == 'distance':
@@ -265,7 +270,8 @@ def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Com
         template = pick(rng, source.TURN)
     verbs = source.TURN_VERBS
     verb = verbs[int(rng.random() * len(verbs))]
-    if words and category == 'angle' and rng.random() < 0.05:
+    new = _NEW_VERB_SHARE if isinstance(rng, TrainDraws) else 0.05
+    if words and category == 'angle' and rng.random() < new:
         verb = _new_verb(rng)
     slots = {'Q': amount.text, 'D': words, 'N': name, 'side': side}
     if not held and words and category == 'angle' and (plain or rng.random() < _PLAIN_SHARE):
@@ -322,6 +328,8 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     phrase = fill(pick(rng, source.SAY), rng, {'T': '\0'}).replace('\0', text)
     if not held and rng.random() < _PLAIN_SHARE:
         phrase = fill(pick(rng, phrases.PLAIN_SAY), rng, {'T': '\0'}).replace('\0', text)
+    elif isinstance(rng, TrainDraws) and rng.random() < 0.12:
+        phrase = fill(pick(rng, phrases.NEW_SAY), rng, {'T': '\0'}).replace('\0', text)
     elif not held and rng.random() < 0.06:
         phrase = f'{random_word(rng)} {pick(rng, ["aloud", "out loud", "the words", "the sentence", "loudly"])}: {text}'
     return Command(

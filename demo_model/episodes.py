@@ -35,11 +35,12 @@ from demo_model.questions import question_episode
 from demo_model.sentences import command_for, sentence
 from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, bare_number, quantity
 from demo_model.tools import Tool, demo_tools
-from demo_model.toolsets import KINDS, alike, other_tool
-from demo_model.widening import correction, negation
+from demo_model.toolsets import HARD, KINDS, alike, other_tool
+from demo_model.widening import correction, join, negation
 
 Json = dict[str, Any]
 _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
+_MADE_JOIN_SHARE = 0.3                   # of pairs of commands: joins that are put together
 _MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a tool that is made up
 # What may follow a text that is to be spoken, and has no quotes.
 _AFTER_TEXT = re.compile(
@@ -58,12 +59,20 @@ def _joined(
         template = '{a} and then {b}'
     if not held and rng.random() < (0.8 if plain else 0.1):
         template = pick(rng, PLAIN_THREE if len(commands) == 3 else PLAIN_JOINS)
+    made = (
+        isinstance(rng, TrainDraws)
+        and len(commands) == 2
+        and not plain
+        and rng.random() < _MADE_JOIN_SHARE
+    )
+    if made:
+        template = join(rng)
     # a text that is to be spoken must end where the join begins
     weak = template in NEW_JOINS and not re.search(r'[.;:\n]|then|after|when|next', template)
-    weak = weak or (not held and any(
+    weak = not made and (weak or (not held and any(
         command.open_end and not _AFTER_TEXT.match(template.partition('{' + name + '}')[2])
         for name, command in zip(names, commands, strict=False)
-    ))
+    )))
     last_weak = weak and not held and commands[-1].open_end
     if last_weak or (any(command.open_end for command in commands[:-1]) and (weak or template in (
         '{b} after you {a}',
@@ -99,7 +108,13 @@ def call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int) 
     motion = [tool for tool in tools if tool.kind is None]
     pool = motion if motion and rng.random() < 0.85 else tools
     weights = [
-        4 if tool.intent in ('drive', 'turn') else 1 if tool.intent == 'dock' else 2
+        4
+        if tool.intent in ('drive', 'turn')
+        else 1
+        if tool.intent == 'dock'
+        else 4
+        if tool.intent in HARD and isinstance(rng, TrainDraws)
+        else 2
         for tool in pool
     ]
     plain = not held and count > 1 and rng.random() < _PLAIN_JOIN_SHARE

@@ -193,6 +193,12 @@ SAY_TEXTS = (
     *apart(more.MORE_SAY_TEXTS, held.SAY_TEXTS),
 )
 PLAIN_SAY = ('say {T}', 'say: {T}', 'say {T}', 'say "{T}"', 'speak: {T}', 'tell them {T}', 'announce {T}')
+# With verbs and listeners of open words, for training alone.
+NEW_SAY = (
+    '{w} that {T}', '{w} loudly that {T}', '{w} to everybody that {T}', '{w} (the|our|my) {w} (here|there|inside|outside|nearby|around|present|over there) that {T}', 'tell (the|our|my) {w} (here|inside|outside|nearby|around) that {T}', 'tell (everyone|everybody|all|those) (here|there|inside|outside|nearby|around|present) that {T}',
+    'tell (everyone|everybody|the {w}) in the {place} that {T}', 'tell (everyone|everybody|the {w}) in the {place}: {T}', 'say to the {w} (here|there|in the {place}) that {T}', 'say to the {w} (here|there): {T}', '{w} it out loud: {T}', '{w} aloud that {T}', '{w} the words {T}', '{w} the sentence: {T}',
+    'make the {w} hear that {T}', 'let (the|my|our) {w} know: {T}', 'let (the|my|our) {w} know that {T}', 'make it {w} that {T}', 'put it {w} that {T}', 'go and {w} aloud: {T}', 'speak to (the|my) {w}: {T}', '{name} should hear that {T}', '{name} (here|there) should know that {T}', 'the {w} should hear: {T}',
+)
 PLAIN_DOCK = '(dock|(go|drive|return|move|head) (back |)to (the|your) (dock|charger|charging station|docking station|{dock})|go charge|charge)'
 # What wrappers end in too: behind a text without quotes it belongs to the text.
 TEXT_ENDS = (' please', ' please', ', please', ' {name}', ' {name}', ', {name}', ' now', ' robot', ', thanks', ' thank you', ' everybody', ' everyone', ' again', ' for me', ' my {w}', ' and goodbye',

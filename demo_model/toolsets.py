@@ -64,6 +64,9 @@ _NEGATED = {
     'signed angle': ('Positive is right, negative is left', 'Clockwise is positive', 'Plus turns right'),
 }
 _OPEN_SHARE = 0.35
+# Kinds whose arguments change places, or whose words are rare.
+HARD = ('circle', 'head', 'xy', 'shift', 'deliver', 'guide', 'note', 'load')
+_HARD_SHARE = 0.35                       # of training's sets of other tools that have one of these
 _MADE_UP_SHARE = 0.3                     # of training's sets of other tools
 
 
@@ -189,6 +192,12 @@ def other_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[T
     """One to eight tools of different kinds."""
     count = min(len(kinds), rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8)))
     chosen = rng.sample(kinds, count)
+    if isinstance(rng, TrainDraws) and kinds is KINDS and rng.random() < _HARD_SHARE:
+        hard = pick(rng, HARD)
+        chosen = [kind for kind in KINDS if kind.key == hard] + [
+            kind for kind in chosen[1:] if kind.key != hard
+        ]
+        rng.shuffle(chosen)
     if isinstance(rng, TrainDraws) and rng.random() < _MADE_UP_SHARE:
         number = rng.randint(1, len(chosen))
         chosen = [made_up_kind(rng) if i < number else kind for i, kind in enumerate(chosen)]

@@ -17,7 +17,7 @@ from demo_model.intents import COLOURS
 from demo_model.phrasing import expand, pick, random_name, random_word, read_words
 
 FREE_SHARE = 0.45                        # of places and objects
-NOISE_SHARE = 0.07                       # of commands for other tools
+NOISE_SHARE = 0.12                       # of commands for other tools
 ADDRESS_SHARE = 0.12                     # of sentences
 FRAME_SHARE = 0.08
 CLAUSE_SHARE = 0.08                      # of motions with words behind them that change nothing
@@ -32,6 +32,13 @@ _PHRASES = (
     '{h}-{n}', '{w}-{n}', '{h} {n}-{n}', 'the {n}th {h}', '{w}', 'the {w}', '{w} {w}', 'the {w} {w} {w}', "{name}'s {w}", "the {w}'s {h}", '{a} {h}', '{c} {h}', 'the {h} {name}', '{name} {n}', '{w} {n}', '{w} {l}', 'the {w}-{h}',
     'the {h} {h}', 'the {a} {h} {h}', '{h} {h} {n}', "my {h}'s {h}",
 )
+# Between two commands: what opens the first, what parts them, what follows the first at once.
+_NUMBERS = (('1', '2'), ('1', '2'), ('a', 'b'), ('A', 'B'), ('I', 'II'), ('i', 'ii'), ('one', 'two'), ('first', 'second'), ('step 1', 'step 2'), ('task 1', 'task 2'), ('No 1', 'No 2'), ('part A', 'part B'), ('#1', '#2'))
+_MARKS = ('{x}) ', '{x}. ', '{x}: ', '{x} - ', '{x}, ', '{x}/ ', '{x}.) ')
+_PARTS = (' ', ' ', ', ', '. ', '; ', '\n', '\n\n', ' - ', ' and ')
+_THEN = ('then', 'then', 'next', 'afterwards', 'afterward', 'after which', 'whereupon', 'in the end', 'at last', 'ultimately', 'next up', 'from there', 'following that', 'hereafter', 'thenceforth', 'upon that', 'presently', 'soon', 'soon after', 'directly after', 'straight after',
+         'right after', 'after a while', 'after that', 'later on', 'a bit later', 'subsequently', 'finally', 'to finish', 'to end', 'when done', 'once done', 'when over', 'on completion', 'in second place', 'as a second step', 'too', 'also', 'as well', 'besides', 'plus',
+         'in addition', 'on top', 'now', 'eventually', 'lastly', 'at the end', 'as the last thing', 'when you are through', 'having done that', 'with this out of the way', 'if that worked', 'as soon as you can', 'consequently', 'thereupon', 'thence', 'anon')
 _SHADES = (
     '{c}', '{c}', '{c}', '{c}', '(dark|light|bright|pale|deep|soft|warm|cold|neon|pastel|signal|sky) {c}', '{w}', '{w} {c}', 'lime', 'ivory', 'rose', 'peach', 'mint', 'khaki', 'lilac', 'scarlet', 'tan', 'bronze', 'copper', 'cream', 'charcoal', 'emerald',
     'ruby', 'sapphire', 'coral', 'salmon', 'mustard', 'lavender', 'plum', 'azure', 'ochre', 'aqua', 'fuchsia', 'chestnut', 'rust', 'sand', 'jade', 'cherry', 'lemon', 'mauve', 'vermilion', 'ultramarine', 'warm white', 'cool white',
@@ -141,6 +148,17 @@ def addressed(phrase: str, rng: random.Random, more: bool) -> str:
         text += ' ' * end.startswith(' ')
         text += expand(end, rng, lambda name: _general(name, rng))
     return text
+
+
+def join(rng: random.Random) -> str:
+    """A template of two commands, {a} and {b}, parted by signs, numbers or a word of order."""
+    if rng.random() < 0.4:
+        one, two = pick(rng, _NUMBERS)
+        mark, part = pick(rng, _MARKS), pick(rng, _PARTS)
+        if (one, mark, part) != ('A', '{x}) ', ' '):         # which the evaluation keeps
+            return mark.replace('{x}', one) + '{a}' + part + mark.replace('{x}', two) + '{b}'
+    part = pick(rng, (', ', ', ', '. ', '; ', ' - ', '\n', ' and ', ', and ', '... ', '! '))
+    return '{a}' + part + pick(rng, _THEN) + pick(rng, (' ', ' ', ', ', ': ')) + '{b}'
 
 
 def correction(rng: random.Random) -> str:
