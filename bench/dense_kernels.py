@@ -45,22 +45,15 @@ LAUNCHES = 16
 PROMPT = 512                             # rows
 
 
-def variants(columns: int, rows: int, bits: int) -> list[dict[str, int]]:
-    """The op's own constants, and others."""
-    own = dict(gemm_affine.spec(columns, rows, bits, 64).defines)
-    warps, tiles = own['K_WARPS'], own['WARP_TILES']
+def variants(tiles: int, columns: int, rows: int, bits: int) -> list[dict[str, int]]:
+    """The op's own constants, and others; tiles: row tiles of the matrix."""
+    own = dict(gemm_affine.spec(columns, rows, bits, 64, num_row_tiles=tiles).defines)
     found: list[dict[str, int]] = [{}]
-    if rows == 1:
-        found += [{'MIN_BLOCKS': 3}, {'STAGES': own['STAGES'] + 1}, {'STAGES': 2},
-                  {'STAGE_TILES': 1, 'STAGES': 5},
-                  {'ROW_TILES': 2, 'STAGE_TILES': 1, 'STAGES': 5 if bits == 4 else 3}]
-        if warps % 2 == 0:
-            half = {'K_WARPS': warps // 2, 'WARP_TILES': tiles * 2}
-            found += [{**half, 'MIN_BLOCKS': 4}, {**half, 'MIN_BLOCKS': 4, 'ROW_TILES': 2,
-                                                  'STAGE_TILES': 1, 'STAGES': 3}]
-    else:
-        found += [{'ROW_TILES': 1, 'MIN_BLOCKS': 1, 'STAGES': 4}, {'STAGES': 3},
-                  {'ROW_TILES': 1, 'MIN_BLOCKS': 2, 'STAGES': 3}]
+    if own['MIN_BLOCKS'] > 1:
+        found.append({'MIN_BLOCKS': own['MIN_BLOCKS'] - 1})
+    if rows > 1:
+        found.append({'ROW_TILES': 3 - own['ROW_TILES'],
+                      'STAGES': 3 if own['ROW_TILES'] == 1 else own['STAGES']})
     return found
 
 
@@ -82,8 +75,9 @@ def affine(bench: kernels.Bench, model: str, bits: int) -> None:
             x = cases.random_rows(cp, (rows, shape[1]), 2)
             out = cases.poisoned(cp, (rows, shape[0]), 'f32' if name == 'head' else 'bf16')
             run: Callable[[int], None] = partial(_run_affine, out, x, weights, stream)
-            chosen = variants(shape[1], rows, bits) if name in VARIED else [{}]
-            for variant in chosen if model == '31b' or rows == 1 else [{}]:
+            chosen = (variants(made.num_row_tiles, shape[1], rows, bits) if name in VARIED
+                      else [{}])
+            for variant in chosen:
                 context = {'layer': f'{model} {name}', 'rows': rows, 'bits': bits}
                 try:
                     with kernels.constants(gemm_affine, 'spec', **variant):
@@ -180,12 +174,15 @@ def compile_all() -> None:
     """Fill the cache with what this run needs, in parallel."""
     specs = []
     for shapes in SHAPES.values():
-        for name, (_, columns) in shapes.items():
+        for name, (outputs, columns) in shapes.items():
             form: gemm_affine.Form = ('geglu' if name == 'gate-up' else 'head' if name == 'head'
                                       else 'plain')
-            specs += [gemm_affine.spec(columns, rows, bits, 64, form, **variant)
+            tiles = fragment_order.row_tiles(outputs, name == 'gate-up')
+            specs += [gemm_affine.spec(columns, rows, bits, 64, form, num_row_tiles=tiles,
+                                       **variant)
                       for bits in (4, 8) for rows in (1, 16)
-                      for variant in (variants(columns, rows, bits) if name in VARIED else [{}])]
+                      for variant in (variants(tiles, columns, rows, bits) if name in VARIED
+                                      else [{}])]
     kernels.compile_together(list(dict.fromkeys(specs)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import Any, Literal, cast
 
 from gemma_thor_ros.load_drafter import FoundDrafter, device_drafter
@@ -138,14 +139,18 @@ def affine_uses(weights: TextWeights | VisionWeights) -> list[AffineUse]:
     """What the MLX affine matrices of a checkpoint are for."""
     uses = []
     for name in weights:
-        if weights.form(name) is not Form.MLX or name.endswith('router.proj'):
+        if weights.form(name) is not Form.MLX or name.endswith(
+                ('router.proj', 'k_proj', 'v_proj')):
             continue
-        weight = weights[name]
-        assert isinstance(weight, AffineWeight), type(weight)
+        stem, is_q, _ = name.partition('self_attn.q_proj')
+        names = [f'{stem}self_attn.{part}_proj' for part in 'qkv'] if is_q else [name]
+        parts = [cast(AffineWeight, weights[part]) for part in names if part in weights]
         form: AffineForm = ('head' if name == 'embed_tokens' else 'geglu' if name.endswith(
             ('.gate_proj', '.up_proj')) else 'plain')
-        uses.append(AffineUse(weight.shape[-1], weight.bits, weight.group_size, form,
-                              '.experts.' in name))
+        for (bits, size), alike in groupby(parts, lambda part: (part.bits, part.group_size)):
+            stacked = list(alike)
+            uses.append(AffineUse(sum(part.shape[-2] for part in stacked), stacked[0].shape[-1],
+                                  bits, size, form, '.experts.' in name))
     return uses
 
 

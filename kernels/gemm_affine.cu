@@ -29,8 +29,8 @@
 // PRECOND: M a multiple of GROUP, x 16-byte aligned, K_WARPS * WARP_TILES >= COLUMN_TILES.
 // PRECOND: dynamic shared memory for the rings, and after them for the totals: shared_bytes.
 // Constants: BITS, GROUP, COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGES (of a ring, at
-// least 2), STAGE_TILES (of each row tile), ROW_TILES, BLOCKS (of 8 activation rows: 1 or 2), FORM,
-// EXPERTS, PROMPT, MIN_BLOCKS (resident on one multiprocessor).
+// least 2), STAGE_TILES (of each row tile), ROW_TILES, BLOCKS (of 8 activation rows: 1 or 2),
+// SINGLE (one activation row), FORM, EXPERTS, PROMPT, MIN_BLOCKS (resident on one multiprocessor).
 
 #include "affine_tile.cuh"
 #include "prefill_tile.cuh"
@@ -108,6 +108,7 @@ __device__ __forceinline__ void load_part(ActivationTile (&x)[BLOCKS],
 }
 
 typedef float Totals[BLOCKS][4];
+#define COLUMN_STEP (SINGLE ? 2 : 1)     // a single row has one column of each result's pair
 
 // One group of one row tile: its products, and the step to the totals.
 __device__ __forceinline__ void add_group(Totals& total, const AffineTile& w, int group,
@@ -129,7 +130,7 @@ __device__ __forceinline__ void add_group(Totals& total, const AffineTile& w, in
         }
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < 4; j += COLUMN_STEP) {
         const u32 pair = w.scales[2 * group + j / 2];
         const float scale = bf16_low(pair), bias = bf16_high(pair);
 #pragma unroll
@@ -251,7 +252,7 @@ gemm_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
 #pragma unroll
         for (int m = 0; m < BLOCKS; ++m)
 #pragma unroll
-            for (int j = 0; j < 4; ++j)
+            for (int j = 0; j < 4; j += COLUMN_STEP)
                 partial[r][warp][m][j * (WARP + 1) + lane] = total[r][m][j];
     __syncthreads();
 

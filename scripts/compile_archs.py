@@ -61,6 +61,8 @@ ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
     ('moe_nvfp4_gate_up' + BIT_TRICKS, ('sm_80', 'sm_86', 'sm_89', 'sm_90a')): (
         56, 'for 16 rows, where an item begins, not in the loop over its columns: 128 registers '
             'keep two blocks resident'),
+    ('gemm_affine', ('sm_110a',)): (
+        32, 'one row of 4,096 columns: 64 registers keep two blocks of 16 warps resident'),
     ('gemm_nvfp4' + BIT_TRICKS, ('sm_110a',)): (
         44, 'takes the place of the conversion only where that fails the self-test; the cuts are '
             'those that are fastest on an H200, which needs a few registers less'),

@@ -175,13 +175,16 @@ def _prepare(args: argparse.Namespace, records: Records, say: Callable[[str], No
 def uses_of(config: ModelConfig, setting: MlxSetting) -> list[AffineUse]:
     """The matrices of a model that is stored alike throughout."""
     hidden, size = config.hidden_size, (setting.bits, setting.group_size)
-    columns = {hidden, config.intermediate_size, *(
-        shape.num_q_heads * shape.head_dim for shape in (config.sliding, config.full))}
-    uses = [AffineUse(hidden, *size, 'geglu'), AffineUse(hidden, *size, 'head'),
-            *(AffineUse(count, *size, 'plain') for count in sorted(columns))]
+    uses = [AffineUse(config.intermediate_size, hidden, *size, 'geglu'),
+            AffineUse(hidden, config.intermediate_size, *size, 'plain'),
+            AffineUse(config.vocab_size, hidden, *size, 'head')]
+    for shape in (config.sliding, config.full):
+        uses += [AffineUse(shape.qkv_rows, hidden, *size, 'plain'),
+                 AffineUse(hidden, shape.num_q_heads * shape.head_dim, *size, 'plain')]
     if config.enable_moe_block:
-        uses += [AffineUse(hidden, *size, 'geglu', True),
-                 AffineUse(config.moe_intermediate_size, *size, 'plain', True)]
+        inner = config.moe_intermediate_size
+        uses += [AffineUse(inner, hidden, *size, 'geglu', True),
+                 AffineUse(hidden, inner, *size, 'plain', True)]
     return uses
 
 

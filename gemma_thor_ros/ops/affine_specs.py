@@ -12,12 +12,15 @@ from typing import NamedTuple
 
 from gemma_thor_ros.ops import affine_order, embed_affine, gemm_affine, moe_affine
 from gemma_thor_ros.ops.compile import KernelSpec
-from gemma_thor_ros.ops.row_specs import ROWS
+from gemma_thor_ros.ops.fragment_order import row_tiles
+
+ROWS = (1, 8, 16)                        # each has a kernel of its own
 
 
 class AffineUse(NamedTuple):
     """What one matrix is for. form 'head': the tied table, which is the embedding too."""
 
+    outputs: int                         # N, or I of gate and up
     columns: int                         # M
     bits: int
     group_size: int
@@ -29,15 +32,16 @@ def affine_specs(uses: Iterable[AffineUse], rows: Iterable[int] = ROWS) -> list[
     """Every spec of a model's affine matrices, each once."""
     specs: list[KernelSpec] = []
     for use in dict.fromkeys(uses):
-        columns, bits, group_size, form, experts = use
+        outputs, columns, bits, group_size, form, experts = use
+        tiles = row_tiles(outputs, form == 'geglu') * (gemm_affine.EXPERTS_READ if experts else 1)
         specs.append(affine_order.spec(bits, group_size))
-        specs += [gemm_affine.spec(columns, count, bits, group_size, form, experts=experts)
-                  for count in rows]
+        specs += [gemm_affine.spec(columns, count, bits, group_size, form, experts=experts,
+                                   num_row_tiles=tiles) for count in rows]
         if experts:
             specs.append(moe_affine.items_spec())
         if form == 'head':
             specs.append(embed_affine.spec(columns, bits, group_size))
         else:
             specs.append(gemm_affine.spec(columns, max(ROWS), bits, group_size, form, True,
-                                          experts))
+                                          experts, num_row_tiles=tiles))
     return list(dict.fromkeys(specs))

@@ -9,6 +9,7 @@ gemm_bf16_ref, which take any stored weight.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 from gemma_thor_ros.ops import device
@@ -18,7 +19,6 @@ from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, row_tiles
 from gemma_thor_ros.ops.gemm_nvfp4 import (
     ROWS_PER_LAUNCH_TILE,
     blocks_of,
-    cut,
 )
 from gemma_thor_ros.ops.shapes import check
 
@@ -27,6 +27,12 @@ _FORMS: tuple[Form, ...] = ('plain', 'geglu', 'head')
 _TOTALS_BYTES = 528                      # of a row tile, 8 rows and a warp
 _RING_BYTES = 6200                       # of a warp, at most: 16 of them fit into 99 KB
 _STAGES = 5
+_LEAST_WARPS, _MOST_WARPS = 6, 16        # of a block, where there are so many tiles
+_MULTIPROCESSORS = 132                   # what the cut of the columns is made for: an H200
+EXPERTS_READ = 8                         # of a layer at once, about: for the cut
+_BLOCK_TILES = 2                         # what a block costs beside its tiles, in tiles
+# Blocks of 8 rows, row tiles of a block -> warps that are resident on a multiprocessor.
+_RESIDENT = {(1, 1): 36, (2, 1): 28, (2, 2): 24}
 
 
 def gemm_affine(out: Any, x: Any, weight: AffineFragments | AffineStack, stream: Any, *,
@@ -56,7 +62,7 @@ def head_affine(logits: Any, x: Any, weight: AffineFragments, softcap: float, st
 def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: int, form: Form,
             cap: float, stream: Any, prompt: bool) -> None:
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.bits, weight.group_size, form,
-                                  prompt))
+                                  prompt, num_row_tiles=weight.num_row_tiles))
     constants = dict(kernel.spec.defines)
     tiles = weight.num_row_tiles
     grid = (-(-tiles // constants['ROW_TILES']), -(-num_tokens // ROWS_PER_LAUNCH_TILE))
@@ -67,23 +73,53 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
 
 
 def spec(columns: int, num_tokens: int, bits: int, group_size: int, form: Form = 'plain',
-         prompt: bool = False, experts: bool = False, **override: int) -> KernelSpec:
+         prompt: bool = False, experts: bool = False, *, num_row_tiles: int,
+         **override: int) -> KernelSpec:
     """What is compiled for a matrix and a number of rows; `override` is for measurements."""
-    warps, tiles = cut(columns)
+    warps, tiles = cut(num_row_tiles, columns)
     blocks = 2 if prompt else blocks_of(num_tokens)
-    rows = 2 if blocks == 2 else 1       # activations and their sums are shared by row tiles
+    # row tiles share activations and their sums, where registers let enough blocks be resident
+    rows = 2 if blocks == 2 and (warps <= 7 if bits > 5 else prompt) else 1
+    resident = _RESIDENT[blocks, rows] - (4 if rows == 2 and bits > 5 else 0)
     each = rows * _tile_bytes(bits, group_size)
     # what a stage costs beside its tiles is shared by them
-    stage_tiles = next((count for count in ((2,) if group_size == 32 else (3, 4, 2))
+    stage_tiles = next((count for count in ((2,) if group_size == 32 else (3, 2))
                         if blocks == 1 and tiles % count == 0
                         and 2 * count * each <= _RING_BYTES), 1)
     constants = {
         'BITS': bits, 'GROUP': group_size, 'COLUMNS': columns,
         'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps, 'WARP_TILES': tiles,
-        'ROW_TILES': rows, 'BLOCKS': blocks, 'FORM': _FORMS.index(form), 'PROMPT': int(prompt),
-        'EXPERTS': int(experts), 'MIN_BLOCKS': 2 if blocks == 1 else 1, 'STAGE_TILES': stage_tiles,
-        'STAGES': max(2, min(_STAGES, _RING_BYTES // (stage_tiles * each))), **override}
+        'ROW_TILES': rows, 'BLOCKS': blocks, 'SINGLE': int(num_tokens == 1 and not prompt),
+        'FORM': _FORMS.index(form), 'PROMPT': int(prompt),
+        'EXPERTS': int(experts), 'MIN_BLOCKS': max(1, resident // warps),
+        'STAGE_TILES': stage_tiles,
+        'STAGES': max(2, min(_STAGES, -(-tiles // stage_tiles) + 1,
+                             _RING_BYTES // (stage_tiles * each))), **override}
     return KernelSpec.of('gemm_affine', **constants)
+
+
+@cache
+def cut(num_row_tiles: int, columns: int) -> tuple[int, int]:
+    """(warps that share the columns, tiles of each): a function of the weight's shape alone.
+
+    The least time on a device of _MULTIPROCESSORS: rounds of blocks times the tiles of a warp
+    (bench/LOG.md). Other devices take the same, so that a row has the same bits there.
+    """
+    tiles = -(-columns // TILE_COLUMNS)
+    options = [(warps, -(-tiles // warps))
+               for warps in range(min(_LEAST_WARPS, tiles), min(_MOST_WARPS, tiles) + 1)]
+    waste = min(warps * each for warps, each in options)
+
+    def time(option: tuple[int, int]) -> float:
+        warps, each = option
+        rounds = num_row_tiles / (_MULTIPROCESSORS * (_RESIDENT[1, 1] // warps))
+        whole = -(-num_row_tiles // (_MULTIPROCESSORS * (_RESIDENT[1, 1] // warps)))
+        # the costs of a stage are shared by 3 tiles, by 2, or by none
+        uneven = 1.0 if each % 3 == 0 or each == 1 else 1.15 if each % 2 else 1.06
+        return (whole if rounds < 3 else rounds + 0.3) * (each + _BLOCK_TILES) * uneven
+
+    return min((option for option in options if option[0] * option[1] <= 1.035 * max(
+        waste, tiles)), key=lambda option: (time(option), option))
 
 
 def shared_bytes(constants: dict[str, int]) -> int:

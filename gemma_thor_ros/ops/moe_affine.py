@@ -72,7 +72,8 @@ def _launch(out: Any, x: Any, num_tokens: int, num_chosen: int, divisor: int,
     # an expert has no more pairs than there are tokens: each takes it once
     kernel = device.compiled(gemm_affine.spec(
         weight.columns, num_tokens, weight.bits, weight.group_size,
-        'geglu' if weight.interleaved else 'plain', prompt, True))
+        'geglu' if weight.interleaved else 'plain', prompt, True,
+        num_row_tiles=gemm_affine.EXPERTS_READ * weight.num_row_tiles))
     constants = dict(kernel.spec.defines)
     tiles = weight.num_row_tiles
     grid = (-(-tiles // constants['ROW_TILES']),

@@ -145,9 +145,10 @@ def test_what_a_pack_is_compiled_for() -> None:
             return Form.MLX if isinstance(self[name], AffineWeight) else Form.DENSE
 
     uses = set(affine_uses(Pack(weights('moe', True))))
-    sizes = {(use.columns, use.form, use.experts, use.bits) for use in uses}
-    assert {(64, 'head', False, 4), (64, 'geglu', True, 4), (64, 'geglu', True, 8),
-            (512, 'plain', False, 4), (64, 'plain', True, 8)} <= sizes
+    sizes = {(use.outputs, use.columns, use.form, use.experts, use.bits) for use in uses}
+    assert {(256, 64, 'head', False, 4), (64, 64, 'geglu', True, 4), (64, 64, 'geglu', True, 8),
+            (64, 512, 'plain', False, 4), (64, 64, 'plain', True, 8),
+            (768, 64, 'plain', False, 4), (256, 64, 'plain', False, 8)} <= sizes
     alike = affine_uses(Pack(weights('moe', False)))
     assert set(alike) == set(uses_of(ModelConfig.from_dict(TINY), MlxSetting(4, 64)))
     specs = affine_specs(alike)

@@ -33,7 +33,7 @@ ARCH = 'sm_90a'                          # the first that has the wait
 GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
 # spec, loads that lie before the wait: tiles of weights with their scales, weights of norms
 WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
-          (gemm_affine.spec(5376, 1, 4, 64), 2 * 4),
+          (gemm_affine.spec(5376, 1, 4, 64, num_row_tiles=1024), 2 * 4),
           (moe_route.spec(2816, 128, 8), 6), (rms_norm.spec('rms_norm_add', 2816, outputs=3), 8),
           (moe_nvfp4.gate_up_spec(2816, 1, 8, 128, False, 3), 5),
           (moe_nvfp4.down_spec(704, 1, 8, 128, False), 2 * 5),
