@@ -84,7 +84,7 @@ def child(folder: Path, device_name: str, begun: float) -> dict[str, Any]:
 
     marks['imports'] = time.monotonic()
     runtime = Runtime(EngineConfig.from_mapping({
-        'model.path': str(folder), 'engine.device': device_name}))
+        'model.path': str(folder), 'engine.device': device_name, 'engine.kv_memory': 8.0}))
     runtime.on_change(lambda: marks.setdefault(runtime.stage, time.monotonic()))
     runtime.start()
     marks['plan'] = time.monotonic()
