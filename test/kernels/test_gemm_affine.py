@@ -285,3 +285,20 @@ def test_sums_run_in_the_order_that_is_written_down(small: tuple[Any, Any]) -> N
     assert np.abs(cp.asnumpy(logits)[0] - expected).max() < 1e-5
     if not hasattr(stream, 'ptr'):       # the emulator
         assert np.array_equal(logits[0], expected)
+
+
+@pytest.mark.parametrize('columns', [64, 96, 256, 704, 2816, 3840, 5376, 8192, 15360, 21504])
+@pytest.mark.parametrize('tiles', [4, 88, 336, 2688, 16384])
+def test_the_cut_follows_from_the_shape_alone(columns: int, tiles: int) -> None:
+    needed = -(-columns // 64)
+    cuts = set()
+    for rows, bits, group, prompt in ((1, 4, 64, False), (8, 4, 32, False), (9, 8, 64, False),
+                                      (16, 3, 64, False), (300, 6, 32, True)):
+        constants = dict(gemm_affine.spec(columns, rows, bits, group, 'plain', prompt,
+                                          num_row_tiles=tiles).defines)
+        cuts.add((constants['K_WARPS'], constants['WARP_TILES']))
+        # 99 KB is the least that a supported device lets a block have
+        assert gemm_affine.shared_bytes(constants) <= 99 << 10, constants
+        assert constants['STAGES'] >= 2 and constants['K_WARPS'] * 32 <= 1024
+    (warps, each), = cuts
+    assert needed <= warps * each <= 1.035 * needed + 1 and (warps - 1) * each < needed
