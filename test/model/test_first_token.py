@@ -69,7 +69,7 @@ def late(seeds: range, drafted: bool = False) -> list[str]:
 
 @pytest.mark.parametrize('drafted', [False, True])
 def test_an_operator_waits_for_its_own_prefill(drafted: bool, grid: bool) -> None:
-    assert late(range(500 if grid else 3 if drafted else 8), drafted) == []
+    assert late(range(500 if grid else 2 if drafted else 6), drafted) == []
 
 
 def no_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,4 +85,4 @@ def first_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize('plant', [no_preemption, first_come_first])
 def test_a_planted_error_shows(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert late(range(4)) != []
+    assert late(range(3)) != []

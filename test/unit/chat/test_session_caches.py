@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,14 +49,22 @@ def say(chat: Chat, text: str, session_id: str = 's') -> Usage:
     return result.usage
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope='module')
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A session that was saved with its cache."""
-    with running(tmp_path) as chat:
+    folder = tmp_path_factory.mktemp('saved')
+    with running(folder) as chat:
         say(chat, LONG)
         saved = chat.save_session('s', with_cache=True)
         assert saved.warning == '' and saved.cached_tokens > 300
-        assert saved.num_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+        assert saved.num_bytes == sum(path.stat().st_size for path in folder.iterdir())
+    return folder
+
+
+@pytest.fixture
+def folder(once: Path, tmp_path: Path) -> Path:
+    """Its files, to be spoilt."""
+    shutil.copytree(once, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
