@@ -52,7 +52,7 @@
 #include "attention_combine.cuh"
 #include "attention_tiles.cuh"
 
-#define BLOCKS_PER_SM (MT == 1 && D == 256 ? 2 : 1)
+#define BLOCKS_PER_SM (MT == 1 && (D == 256 || FP8) ? 2 : 1)
 #define FUSED_COLUMNS 2                  // of a lane, in the sum of the chunks by the last block
 #define FUSED_AHEAD (FP8 ? 12 : D == 512 ? 8 : 1)   // partial results in flight; more would spill
 #define COMBINE_AHEAD 32                 // of one column, in the launch of its own
@@ -91,8 +91,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
     float* maxima = (float*)(p_tile + MT * (TILE / 16) * 32);    // (WARPS, QUERIES)
     float* sums = maxima + WARPS * QUERIES;                  // (WARPS, QUERIES)
     uint4* k_tile = (uint4*)(sums + WARPS * QUERIES);        // (K_LOADS, WARPS, 32)
-    Item* cold = (Item*)(k_tile + K_LOADS * WARPS * 32);     // what only the last steps need
-    u32 *ticket = (u32*)(cold + 1), *zero = ticket + 1;
+    // not in registers: the item whose tiles these are, the next one, and the one after that
+    Item *own = (Item*)(k_tile + K_LOADS * WARPS * 32), *ahead = own + 1, *later = own + 2;
+    u32 *ticket = (u32*)(own + 3), *zero = ticket + 1;
     float* key_scales = (float*)(zero + 1);                  // (KV), for scores in base 2
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     allow_next_kernel();
@@ -103,30 +104,29 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
         return;
     }
     const int* table = page_table + (u64)item.sequence * max_pages;
-    const int low_key = first_visible(item.start);
-    int end_key = item.start + item.num_rows;
-    int tile_key = chunk_start(item.chunk), stop = min(chunk_start(item.chunk + 1), end_key);
+    const int low_key = first_visible(item.start), end_key = item.start + item.num_rows;
+    int tile_key = item.first_key;
     u32 v[TILE / 16][4][V_WORDS];
     // keys before the first row's are in the pages
     const int own_key = warp * 8 + lane / 4;     // of a tile, in the scores
-    const int first_key = tile_key + own_key;
-    if (first_key < item.start || first_key >= end_key)
-        request_k(k_tile, k_pages, table, item.kv, first_key,
-                  first_key >= low_key && first_key < item.start, lane);
+    if (tile_key + own_key < item.start || tile_key + own_key >= end_key)
+        request_k(k_tile, k_pages, table, item.kv, tile_key + own_key,
+                  tile_key + own_key >= low_key && tile_key + own_key < item.start, lane);
     load_v(v, v_pages, table, item.kv, tile_key, low_key, item.start, true, warp, lane);
     Item next = item;
-    bool more = find_item(next, index + gridDim.x, spans, num_spans);
-    int next_first = chunk_start(next.chunk);
+    index += gridDim.x;
+    bool more = find_item(next, index, spans, num_spans);
+    if (threadIdx.x == 0) {
+        *own = item;
+        *ahead = next;
+        *zero = 0;
+    }
     wait_for_previous_kernel();
-    if (first_key >= item.start && first_key < end_key)
-        request_k(k_tile, k_pages, table, item.kv, first_key, true, lane);
+    if (tile_key + own_key >= item.start && tile_key + own_key < end_key)
+        request_k(k_tile, k_pages, table, item.kv, tile_key + own_key, true, lane);
     commit_copies();
     load_v(v, v_pages, table, item.kv, tile_key, item.start, end_key, false, warp, lane);
     stage_q(q_tile, q, item);
-    if (threadIdx.x == 0) {
-        *cold = item;
-        *zero = 0;
-    }
     if (threadIdx.x < KV)
         key_scales[threadIdx.x] = FP8 ? k_scale[threadIdx.x] * LOG2_E : LOG2_E;
     __syncthreads();
@@ -139,18 +139,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
         multiply_qk(scores, q_tile, k_tile, lane);
         // What comes next, the item's next tile or the next item's first: its K is requested here,
         // its V as soon as this one's is used up.
-        const bool last = tile_key + TILE >= stop;
-        const int next_key = last ? next_first : tile_key + TILE;
-        const int next_start = last ? next.start : item.start;
-        const int next_end = last ? next.start + next.num_rows : end_key;
+        const bool last = tile_key + TILE >= own->stop, any = !last || more;
+        const Item* then = last ? ahead : own;
+        const int first = then->first_key, next_key = last ? first : tile_key + TILE;
         const int key_then = next_key + own_key;
-        request_k(k_tile, k_pages,
-                  page_table + (u64)(last ? next.sequence : item.sequence) * max_pages,
-                  last ? next.kv : item.kv, key_then,
-                  (!last || more) && key_then >= first_visible(next_start) && key_then < next_end,
-                  lane);
+        const int then_start = then->start, then_end = then_start + then->num_rows;
+        const bool real = any & (key_then >= first_visible(then_start)) & (key_then < then_end);
+        request_k(k_tile, k_pages, page_table + (u64)then->sequence * max_pages, then->kv, key_then,
+                  real, lane);
         commit_copies();
-        const float to_base_2 = key_scales[item.kv];
+        const float to_base_2 = key_scales[own->kv];
+        const int start = own->start, end = start + own->num_rows, group = own->group;
         // scores[m][2 h + i]: query 8 h + lane / 4 on key 2 (lane % 4) + i of the warp's
         const int key = tile_key + warp * 8 + lane % 4 * 2;
 #pragma unroll
@@ -158,12 +157,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const int query = m * 16 + h * 8 + lane / 4;
-                const int position = item.start + (item.group * QUERIES + query) / GROUP;
+                const int position = start + (group * QUERIES + query) / GROUP;
                 float most = LOWEST;
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     const bool seen = key + i <= position && key + i >= first_visible(position)
-                          && position < end_key;
+                          && position < end;
                     float& score = scores[m][h * 2 + i];
                     score = seen ? __fmul_rn(score, to_base_2) : HIDDEN;
                     most = fmaxf(most, score);
@@ -220,29 +219,26 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
         }
         multiply_pv(acc, p_tile, v, *(volatile u32*)zero, lane);
         tile_key = next_key;
-        end_key = next_end;
-        const bool done = last && !more;
         if (last && more) {              // looked up before loads that a loop would wait for
-            item = next;
+            Item found = *ahead;
             index += gridDim.x;
-            more = find_item(next, index + gridDim.x, spans, num_spans);
-            next_first = chunk_start(next.chunk);
-            stop = min(chunk_start(item.chunk + 1), end_key);
+            more = find_item(found, index, spans, num_spans);
+            if (threadIdx.x == 0) *later = found;
         }
-        if (!done)
-            load_v(v, v_pages, page_table + (u64)item.sequence * max_pages, item.kv, tile_key,
-                   first_visible(item.start), end_key, true, warp, lane);
+        if (any)
+            load_v(v, v_pages, page_table + (u64)then->sequence * max_pages, then->kv, tile_key,
+                   first_visible(then->start), then->start + then->num_rows, true, warp, lane);
         if (last) {
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    const int query = cold->group * QUERIES + m * 16 + h * 8 + lane / 4;
-                    if (query < cold->num_rows * GROUP) {
-                        const int head = cold->kv * GROUP + query % GROUP;
-                        const u64 row = cold->first_row + query / GROUP;
+                    const int query = own->group * QUERIES + m * 16 + h * 8 + lane / 4;
+                    if (query < own->num_rows * GROUP) {
+                        const int head = own->kv * GROUP + query % GROUP;
+                        const u64 row = own->first_row + query / GROUP;
                         const u64 place = (row * Q_HEADS + head) * max_chunks
-                                          + (cold->chunk - cold->low_chunk);
+                                          + (own->chunk - own->low_chunk);
 #pragma unroll
                         for (int e = 0; e < 2; ++e) {
                             const int i = h * 2 + e;
@@ -264,40 +260,41 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
             __syncthreads();                 // also: all have read q_tile, p_tile and sums
             if (fused) {
                 u32* counter = tickets
-                               + (cold->sequence * KV + cold->kv) * MAX_GROUPS + cold->group;
+                               + (own->sequence * KV + own->kv) * MAX_GROUPS + own->group;
                 if (threadIdx.x == 0) {
                     fence_device();
                     *ticket = atomicAdd(counter, 1u);
                     fence_device();
                 }
                 __syncthreads();
-                if (*ticket == cold->num_chunks - 1) {
-                    const int first = cold->group * QUERIES;
-                    const int count = min(QUERIES, cold->num_rows * GROUP - first);
-                    const float scale = FP8 ? v_scale[cold->kv] : 1.0f;
+                if (*ticket == own->num_chunks - 1) {
+                    const int first = own->group * QUERIES;
+                    const int count = min(QUERIES, own->num_rows * GROUP - first);
+                    const float scale = FP8 ? v_scale[own->kv] : 1.0f;
                     const int slices = D / (32 * FUSED_COLUMNS);
                     for (int i = warp; i < count * slices; i += WARPS) {
                         const int query = first + i / slices, row = query / GROUP;
                         combine_row<FUSED_COLUMNS, FUSED_AHEAD>(
-                            out, partial, partial_ml, max_chunks, cold->first_row + row,
-                            cold->kv * GROUP + query % GROUP, cold->start + row, cold->low_chunk,
+                            out, partial, partial_ml, max_chunks, own->first_row + row,
+                            own->kv * GROUP + query % GROUP, own->start + row, own->low_chunk,
                             i % slices, scale, lane);
                     }
                     if (threadIdx.x == 0) *counter = 0;
                 }
             }
-            if (done) {
+            if (!any) {
                 wait_for_copies<0>();    // none outlives its block
                 break;
             }
-            const bool same = cold->sequence == item.sequence && cold->kv == item.kv
-                              && cold->group == item.group;
-            __syncthreads();             // all have read *cold
-            if (threadIdx.x == 0) *cold = item;
-            if (!same) {
-                stage_q(q_tile, q, item);
-                __syncthreads();
-            }                            // else the barriers of the tile come before *cold's use
+            const bool same = own->sequence == ahead->sequence && own->kv == ahead->kv
+                              && own->group == ahead->group;
+            if (!same) stage_q(q_tile, q, *ahead);
+            __syncthreads();             // all have read the items
+            if (threadIdx.x == 0) {
+                *own = *ahead;
+                *ahead = *later;
+            }
+            __syncthreads();
             start_sums(total, top, acc);
         }
     }

@@ -23,6 +23,7 @@ struct Item {
     int sequence, first_row, num_rows, start;    // start: position of the first row
     int chunk, low_chunk, num_chunks;
     int kv, group;                               // group of QUERIES queries
+    int first_key, stop;                         // of its keys that some row sees
 };
 
 // Items of one sequence, and the part of them that decides which is which.
@@ -72,6 +73,8 @@ __device__ __forceinline__ bool find_item(Item& item, int index, const int4* spa
                     __shfl_sync(FULL_MASK, of.span.y, owner),
                     __shfl_sync(FULL_MASK, of.span.z, owner), high - rest / (KV * groups), low,
                     high - low + 1, head / groups, head % groups};
+            item.first_key = chunk_start(item.chunk);
+            item.stop = min(chunk_start(item.chunk + 1), item.start + item.num_rows);
             return true;
         }
         index -= __shfl_sync(FULL_MASK, upto, WARP - 1);

@@ -90,7 +90,8 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
     tiles = dict(attention.defines)['MT']
     queries = 16 * tiles
     items = sizes['B'] * shape[2] * sizes['KV'] * -(-max_rows * group // queries)
-    resident = device.info().num_multiprocessors * (2 if tiles == 1 and sizes['D'] == 256 else 1)
+    twice = tiles == 1 and (fp8 or sizes['D'] == 256)    # blocks of a multiprocessor
+    resident = device.info().num_multiprocessors * (2 if twice else 1)
     device.launch(device.compiled(attention), (min(items, resident),), _WARPS * 32,
                   (out, scratch.partial, scratch.partial_ml, scratch.tickets, q, k_pages, v_pages,
                    *scales, spans, page_table, int(fused), sizes['B'], sizes['maxP'], shape[2]),
@@ -120,7 +121,8 @@ def shared_bytes(head_dim: int, tiles: int, fp8: bool) -> int:
     """Dynamic shared memory of attention_decode."""
     q_tile, p_tile, maxima = head_dim // 16 * 512, _TILE // 16 * 512, _WARPS * 16 * 4
     k_tile = _TILE * head_dim * (1 if fp8 else 2)
-    return tiles * (q_tile + p_tile + 2 * maxima) + k_tile + 128
+    items, scales = 3 * 44, 8 + 64       # three items, two words, scales of up to 16 kv heads
+    return tiles * (q_tile + p_tile + 2 * maxima) + k_tile + items + scales
 
 
 def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: int,

@@ -9,6 +9,7 @@ whatever the order in the source, and a step then takes a third longer with the 
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -29,6 +30,7 @@ from gemma_thor_ros.ops import (
 )
 from gemma_thor_ros.ops.compile import KernelSpec
 
+FOLDER = Path(__file__).resolve().parents[3] / 'kernels'
 ARCH = 'sm_90a'                          # the first that has the wait
 GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
 # spec, loads that lie before the wait: tiles of weights with their scales, weights of norms
@@ -78,6 +80,19 @@ def loads_into_registers(archs: ModuleType, spec: KernelSpec) -> list[str]:
 def test_weights_of_experts_do_not_wait_in_registers(archs: ModuleType, spec: KernelSpec) -> None:
     assert loads_into_registers(archs, spec) == []
     assert len(loads_into_registers(archs, GEMM)) >= 2 * 4       # those of one short pass do
+
+
+def hinted_copies(text: str) -> list[str]:
+    """Asynchronous copies with a cache policy, which the assembler of CUDA 13 forgets to make."""
+    return re.findall(r'cp\.async[^;"]*cache_hint', text)
+
+
+def test_no_asynchronous_copy_has_a_cache_policy() -> None:
+    files = [*FOLDER.glob('*.cu'), *FOLDER.glob('*.cuh')]
+    assert sum('cp.async' in path.read_text(encoding='utf-8') for path in files) >= 2
+    for path in files:
+        assert not hinted_copies(path.read_text(encoding='utf-8')), path.name
+    assert hinted_copies('"cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"')
 
 
 def test_a_load_by_the_read_only_path_is_found_late(archs: ModuleType,
