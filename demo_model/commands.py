@@ -198,6 +198,11 @@ _PI = (
 )
 
 
+def _not_a_decimal(phrase: str, amount: str) -> str:
+    """'your front point two degrees' is 0.2 for anybody who hears it: 'point by two degrees'."""
+    return phrase.replace(f'point {amount}', f'point by {amount}') if amount[:1].isalpha() else phrase
+
+
 def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Command:
     """A turn command."""
     side = 'left' if rng.random() < 0.5 else 'right'
@@ -277,9 +282,9 @@ def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Com
     if not held and words and category == 'angle' and (plain or rng.random() < _PLAIN_SHARE):
         return _plainly(command, pick_pair(rng, _PLAIN_TURN), slots, rng)
     if whole:
-        command.whole = fill(whole, rng, {**slots, 'V': verb[0]})
+        command.whole = _not_a_decimal(fill(whole, rng, {**slots, 'V': verb[0]}), amount.text)
     else:
-        command.base = fill(template, rng, {**slots, 'V': verb[0]})
+        command.base = _not_a_decimal(fill(template, rng, {**slots, 'V': verb[0]}), amount.text)
         if '{V}' in template:
             command.ing = fill(template, rng, {**slots, 'V': verb[1]})
     return command
