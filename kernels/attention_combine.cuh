@@ -32,13 +32,15 @@ __device__ __forceinline__ Columns<VEC> load_columns(const float* from) {
     return c;
 }
 
-// Those of chunks first .. first + AHEAD - 1 that lie below `count`.
+// Those of chunks first .. first + AHEAD - 1 that lie below `count`; `stride` numbers from one chunk
+// to the next.
 template <int VEC, int AHEAD>
 __device__ __forceinline__ void request_parts(Columns<VEC> (&parts)[AHEAD], const float* partial,
-                                              int first, int count) {
+                                              u32 stride, int first, int count) {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-        if (first + i < count) parts[i] = load_columns<VEC>(partial + (u64)(first + i) * D);
+        if (first + i < count)
+            parts[i] = load_columns<VEC>(partial + (u64)(first + i) * stride);
     }
 }
 
@@ -47,8 +49,8 @@ __device__ __forceinline__ void request_parts(Columns<VEC> (&parts)[AHEAD], cons
 template <int VEC, int AHEAD>
 __device__ __forceinline__ void add_group(Columns<VEC>& sum, float& norm,
                                           Columns<VEC> (&parts)[AHEAD], const float* partial,
-                                          const float2* partial_ml, int base, int count, float top,
-                                          int lane) {
+                                          u32 stride, const float2* partial_ml, int base,
+                                          int count, float top, int lane) {
     float weight = 0.0f, total = 0.0f;
     if (base + lane < count) {
         const float2 ml = load_result(partial_ml + base + lane);
@@ -59,7 +61,7 @@ __device__ __forceinline__ void add_group(Columns<VEC>& sum, float& norm,
     sum = {};
     norm = 0.0f;
     for (int c = 0; c < chunks; c += AHEAD) {
-        if (c > 0) request_parts<VEC, AHEAD>(parts, partial, base + c, base + chunks);
+        if (c > 0) request_parts<VEC, AHEAD>(parts, partial, stride, base + c, base + chunks);
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
             if (c + i >= chunks) break;
@@ -87,14 +89,14 @@ __device__ __forceinline__ void store_columns(u16* out, const Columns<VEC>& sum,
 // order. By one warp, or by `split` of a block, of which this is number `part`: `room` then holds
 // the groups' sums, and all of them come here together.
 template <int VEC, int AHEAD>
-__device__ __forceinline__ void combine(u16* out, const float* partial, const float2* partial_ml,
-                                        int count, float scale, int lane, int part = 0,
-                                        int split = 1, float2* room = 0) {
+__device__ __forceinline__ void combine(u16* out, const float* partial, u32 stride,
+                                        const float2* partial_ml, int count, float scale, int lane,
+                                        int part = 0, int split = 1, float2* room = 0) {
     partial += lane * VEC;
     out += lane * VEC;
     int base = part * GROUP_CHUNKS;
     Columns<VEC> parts[AHEAD];
-    request_parts<VEC, AHEAD>(parts, partial, base, count);      // before the maxima are known
+    request_parts<VEC, AHEAD>(parts, partial, stride, base, count);  // before the maxima are known
     float top = LOWEST;
     for (int c = lane; c < count; c += 32) top = fmaxf(top, load_result(partial_ml + c).x);
 #pragma unroll
@@ -104,8 +106,10 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, const fl
     Columns<VEC> sum = {}, more;
     float norm = 0.0f, more_norm;
     for (; base < count; base += split * GROUP_CHUNKS) {
-        if (base >= split * GROUP_CHUNKS) request_parts<VEC, AHEAD>(parts, partial, base, count);
-        add_group<VEC, AHEAD>(more, more_norm, parts, partial, partial_ml, base, count, top, lane);
+        if (base >= split * GROUP_CHUNKS)
+            request_parts<VEC, AHEAD>(parts, partial, stride, base, count);
+        add_group<VEC, AHEAD>(more, more_norm, parts, partial, stride, partial_ml, base, count, top,
+                              lane);
         if (split > 1) {
             room[base + lane] = make_float2(more.x[0], more_norm);
         } else if (base == 0) {
@@ -130,17 +134,26 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, const fl
     store_columns<VEC>(out, sum, scale / norm);
 }
 
+// Where the partial result of a chunk of a query head's keys lies: by chunk, row, head, so that what
+// is in use lies together however many chunks there may be.
+__device__ __forceinline__ u64 partial_place(int chunk, int num_rows, u64 row, int head) {
+    return ((u64)chunk * num_rows + row) * Q_HEADS + head;
+}
+
 // The same for query head `head` of a row; the chunks of its sequence start at `low_chunk`.
 template <int VEC, int AHEAD>
 __device__ __forceinline__ void combine_row(u16* out, const float* partial,
-                                            const float2* partial_ml, int max_chunks, int row,
-                                            int head, int position, int low_chunk, int slice,
-                                            float scale, int lane, int part = 0,
+                                            const float2* partial_ml, int num_rows, int max_chunks,
+                                            int row, int head, int position, int low_chunk,
+                                            int slice, float scale, int lane, int part = 0,
                                             int split = 1, float2* room = 0) {
     const u64 place = (u64)row * Q_HEADS + head;
     const int first = chunk_of(first_visible(position));
-    const u64 chunk = place * max_chunks + (first - low_chunk);
-    combine<VEC, AHEAD>(out + place * D + slice * 32 * VEC,
-                        partial + chunk * D + slice * 32 * VEC, partial_ml + chunk,
+    const int columns = slice * 32 * VEC;
+    combine<VEC, AHEAD>(out + place * D + columns,
+                        partial + partial_place(first - low_chunk, num_rows, row, head) * D
+                            + columns,
+                        (u32)num_rows * Q_HEADS * D,
+                        partial_ml + place * max_chunks + (first - low_chunk),
                         chunk_of(position) - first + 1, scale, lane, part, split, room);
 }

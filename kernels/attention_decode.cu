@@ -7,7 +7,7 @@
 //   k_pages, v_pages (P, S, KV, D) bf16, or e4m3 that k_scale and v_scale (KV) multiply
 //   spans (B) = {first row, rows (0: none), position of the first row, unused}; 1 to 16 rows each
 //   page_table (B, max_pages); entries below the window and past the last row are never read
-//   partial (T, Q, max_chunks, D) float32, partial_ml (T, Q, max_chunks) {maximum, sum}: scratch
+//   partial (max_chunks, T, Q, D) float32, partial_ml (T, Q, max_chunks) {maximum, sum}: scratch
 //   tickets (B, KV, MAX_GROUPS) u32: scratch, zero before and after every launch
 //
 // The scale is 1 (it sits in the norms). Row i sees the keys 0 .. its position, with a window the
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
         const u16* q, const u8* k_pages, const u8* v_pages,
         const float* __restrict__ k_scale, const float* __restrict__ v_scale,
         const int4* __restrict__ spans, const int* __restrict__ page_table, int fused,
-        int num_spans, int max_pages, int max_chunks) {
+        int num_spans, int num_rows, int max_pages, int max_chunks) {
     extern __shared__ __align__(16) u8 shared[];
     uint4* q_tile = (uint4*)shared;                          // (MT, KSTEPS, 32)
     uint4* p_tile = q_tile + MT * KSTEPS * 32;               // (MT, TILE / 16, 32)
@@ -237,12 +237,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                     if (query < own->num_rows * GROUP) {
                         const int head = own->kv * GROUP + query % GROUP;
                         const u64 row = own->first_row + query / GROUP;
-                        const u64 place = (row * Q_HEADS + head) * max_chunks
-                                          + (own->chunk - own->low_chunk);
+                        const int chunk = own->chunk - own->low_chunk;
 #pragma unroll
                         for (int e = 0; e < 2; ++e) {
                             const int i = h * 2 + e;
-                            float* to = partial + place * D
+                            float* to = partial + partial_place(chunk, num_rows, row, head) * D
                                         + (warp * 8 + lane % 4 * 2 + e) * COLUMNS;
 #pragma unroll
                             for (int j = 0; j < COLUMNS; j += 4) {
@@ -252,7 +251,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                             }
                         }
                         if (warp == 0 && lane % 4 == 0) {
-                            partial_ml[place] = make_float2(top[m][h], total[m][h]);
+                            partial_ml[(row * Q_HEADS + head) * max_chunks + chunk] =
+                                make_float2(top[m][h], total[m][h]);
                         }
                     }
                 }
@@ -275,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                     for (int i = warp; i < count * slices; i += WARPS) {
                         const int query = first + i / slices, row = query / GROUP;
                         combine_row<FUSED_COLUMNS, FUSED_AHEAD>(
-                            out, partial, partial_ml, max_chunks, own->first_row + row,
+                            out, partial, partial_ml, num_rows, max_chunks, own->first_row + row,
                             own->kv * GROUP + query % GROUP, own->start + row, own->low_chunk,
                             i % slices, scale, lane);
                     }
@@ -318,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2) attention_decode_c
         const int4 span = spans[b];
         if (row < span.x || row >= span.x + span.y) continue;
         combine_row<1, COMBINE_AHEAD>(
-            out, partial, partial_ml, max_chunks, row, head, span.z + row - span.x,
+            out, partial, partial_ml, num_rows, max_chunks, row, head, span.z + row - span.x,
             chunk_of(first_visible(span.z)), slice, FP8 ? v_scale[head / GROUP] : 1.0f, lane,
             split ? warp : 0, split ? WARPS : 1, room);
         return;

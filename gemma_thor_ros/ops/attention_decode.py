@@ -34,8 +34,8 @@ _MAX_FUSED_CHUNKS = 32
 class AttentionScratch:
     """Partial results of one launch; layers may share it. Arrays of the device.
 
-    partial (T, Q, max_chunks, D) f32, partial_ml (T, Q, max_chunks, 2) f32, tickets u32: zeros at
-    first.
+    partial (T, Q, max_chunks, D) f32, used as (max_chunks, rows of a launch, Q, D); partial_ml
+    (T, Q, max_chunks, 2) f32; tickets u32: zeros at first.
     """
 
     partial: Any
@@ -94,8 +94,8 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
     resident = device.info().num_multiprocessors * (2 if twice else 1)
     device.launch(device.compiled(attention), (min(items, resident),), _WARPS * 32,
                   (out, scratch.partial, scratch.partial_ml, scratch.tickets, q, k_pages, v_pages,
-                   *scales, spans, page_table, int(fused), sizes['B'], sizes['maxP'], shape[2]),
-                  stream, shared_bytes(sizes['D'], tiles, fp8))
+                   *scales, spans, page_table, int(fused), sizes['B'], sizes['T'], sizes['maxP'],
+                   shape[2]), stream, shared_bytes(sizes['D'], tiles, fp8))
     if fused:
         return
     combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'], window,
