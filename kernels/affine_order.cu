@@ -9,7 +9,8 @@
 //
 // words   (R, C, 32 BITS) u32        tiles, R = row tiles, C = column tiles: affine_tile.cuh
 // scales  (R, C / TILES_PER_SCALE, TILE_SCALES) u32
-// low, high  rows of codes (N, M BITS / 8) u8, lowest bit first; scales, biases (N, M / GROUP) bf16
+// low, high  rows of codes (N, M BITS / 8) u8, lowest bit first; scales, biases (N, M / GROUP)
+//            bf16
 //
 // Bytes moved: N M BITS / 8 + N M 4 / GROUP read and about as much written; bound by memory.
 // One thread writes a lane's part of a tile.
@@ -81,8 +82,8 @@ affine_order(u32* __restrict__ words, u32* __restrict__ scales,
     if (t >= TILE_GROUPS || column_tile % TILES_PER_SCALE) return;
     const int num_groups = num_columns / GROUP, group = column_tile * TILE_COLUMNS / GROUP + t;
     const int scale_tiles = (num_column_tiles + TILES_PER_SCALE - 1) / TILES_PER_SCALE;
-    u32* pair = scales + ((u64)row_tile * scale_tiles + column_tile / TILES_PER_SCALE) * TILE_SCALES
-        + g * 2 * TILE_GROUPS + 2 * t;
+    const u64 place = (u64)row_tile * scale_tiles + column_tile / TILES_PER_SCALE;
+    u32* pair = scales + place * TILE_SCALES + g * 2 * TILE_GROUPS + 2 * t;
     pair[0] = scale_of(low_scales, low_biases, low_row, num_rows, group, num_groups);
     pair[1] = scale_of(high_scales, high_biases, high_row, num_rows, group, num_groups);
 }

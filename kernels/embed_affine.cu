@@ -1,8 +1,8 @@
 // Copyright 2026 The gemma_thor_ros developers
 // SPDX-License-Identifier: Apache-2.0
 //
-// embed_affine: hidden[t] = bf16(w[token_ids[t]] * scale), w the tied table in MLX affine codes, in
-// the fragment order in which the head reads it: no second copy of the table.
+// embed_affine: hidden[t] = bf16(w[token_ids[t]] * scale), w the tied table in MLX affine codes,
+// in the fragment order in which the head reads it: no second copy of the table.
 //
 // hidden (T, H) f32; token_ids (T) i32, -1 for padding rows, which become zeros
 // words, scales  of (V, H): affine_tile.cuh

@@ -16,15 +16,15 @@
 // weights.
 // Codes are exact in bf16, so a group's products with them are summed in f32; its scale and its
 // bias times the sum of its activations (a product with ones, shared by ROW_TILES row tiles) are
-// added to the row's total by one fused step each. With GROUP 128 that is done for each 64 columns.
+// added to the row's total by one fused step each, with GROUP 128 for each 64 columns.
 // One block does ROW_TILES row tiles for 16 activation rows: K_WARPS warps share the columns,
-// WARP_TILES tiles each, and their totals are added in the order of the warps. That cut depends on
-// M alone, and the number of rows changes neither a row's operands nor their order, so a row has
-// the same bits alone and among others. Weights come through a ring in shared memory that each warp
-// has for itself, by asynchronous copies, the first ones before the wait for the kernel that wrote
-// x: in registers they would not stay ahead, since the assembler gives all loads of a loop one
-// counter. PROMPT: blocks of one row tile follow one another, so that many rows find its weights in
-// the L2; nothing else changes.
+// WARP_TILES tiles each, and their totals are added in the order of the warps. That cut follows
+// from N and M, and the number of rows changes neither a row's operands nor their order, so a row
+// has the same bits alone and among others. Weights come through a ring in shared memory that each
+// warp has for itself, by asynchronous copies, the first ones before the wait for the kernel that
+// wrote x: in registers they would not stay ahead, since the assembler gives all loads of a loop
+// one counter. PROMPT: blocks of one row tile follow one another, so that many rows find its
+// weights in the L2; nothing else changes.
 //
 // PRECOND: M a multiple of GROUP, x 16-byte aligned, K_WARPS * WARP_TILES >= COLUMN_TILES.
 // PRECOND: dynamic shared memory for the rings, and after them for the totals: shared_bytes.
@@ -50,14 +50,14 @@
 #define ROW_BYTES (STAGE_TILES * (VECTORS + SCALE_VECTORS) * 16)
 #define STAGE_BYTES (ROW_TILES * ROW_BYTES)
 
-// Where this lane's part of the next stage of the first row tile is, and of its scales (with groups
-// of 128: of the first stage).
+// Where this lane's part of the next stage of the first row tile is, and of its scales (with
+// groups of 128: of the first stage).
 struct AffineSource {
     const uint4 *words, *scales;
 };
 
-// Requests the stage that begins with tile `tile` of this warp, of all its row tiles, by all lanes,
-// and steps on to the next.
+// Requests the stage that begins with tile `tile` of this warp, of all its row tiles, by all
+// lanes, and steps on to the next.
 __device__ __forceinline__ void request_stage(u8* stage, AffineSource& from, int row_tile,
                                               int num_row_tiles, int first_tile, int tile,
                                               int num_tiles, int lane) {

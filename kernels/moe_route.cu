@@ -12,8 +12,8 @@
 // scores         (row tiles, SPLITS, 16, E) f32: scratch
 // tickets        (row tiles) u32: scratch, zero before and after every launch
 //
-// Bytes moved: PARTS E H 2 of weights, T H 2 of rows. Bound by the latency of one read, the exchange
-// between blocks and K rounds of a maximum.
+// Bytes moved: PARTS E H 2 of weights, T H 2 of rows. Bound by the latency of one read, the
+// exchange between blocks and K rounds of a maximum.
 // blockIdx: x 8 experts, y one of SPLITS parts of H, z a tile of 16 rows. A block's warps share
 // its columns, UNITS runs of 32 each; one matrix instruction takes 16 rows and 8 experts. Sums go
 // over a warp's columns, then the warps, then the parts in order, a cut that depends on H alone.
@@ -125,7 +125,8 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
         for (int p = 0; p < PARTS; ++p) {
             weights[u][p] = make_uint4(0, 0, 0, 0);
             if (column < H)
-                weights[u][p] = load_activations(w + ((u64)p * E + blockIdx.x * 8 + g) * H + column);
+                weights[u][p] = load_activations(
+                    w + ((u64)p * E + blockIdx.x * 8 + g) * H + column);
         }
     }
     if (threadIdx.x == 0) zero = 0;

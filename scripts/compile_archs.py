@@ -162,7 +162,8 @@ def affine_jobs() -> Iterator[tuple[KernelSpec, str]]:
     widths += [AffineUse(704, 2816, 4, 64, 'geglu', True),
                AffineUse(2816, 704, 4, 64, 'plain', True)]
     routers = [moe_route.spec(2816, 128, 8, parts) for parts in (2, 3)]      # of 8 bits
-    yield from ((spec, arch) for arch in ARCHS for spec in [*affine_specs(widths), *routers])
+    yield from ((spec, arch) for arch in ARCHS
+               for spec in [*affine_specs(widths, (1, 16)), *routers])
 
 
 def draft_specs(model: Model, arch: str) -> list[KernelSpec]:

@@ -3,8 +3,8 @@
 """y = x W^T with W in MLX affine codes: projections, geglu(x G^T, x U^T), the soft-capped head.
 
 Generated rows and prompt rows run one kernel, 16 rows a pass; a row has the same bits alone and
-among others, because how the columns are cut depends on M alone. The twins are gemm_nvfp4_ref and
-gemm_bf16_ref, which take any stored weight.
+among others, because how the columns are cut follows from the weight's shape alone. The twins are
+gemm_nvfp4_ref and gemm_bf16_ref, which take any stored weight.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack, tile_scales
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, row_tiles
-from gemma_thor_ros.ops.gemm_nvfp4 import (
-    ROWS_PER_LAUNCH_TILE,
-    blocks_of,
-)
+from gemma_thor_ros.ops.gemm_nvfp4 import ROWS_PER_LAUNCH_TILE, blocks_of
 from gemma_thor_ros.ops.shapes import check
 
 Form = Literal['plain', 'geglu', 'head']
