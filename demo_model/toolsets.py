@@ -26,13 +26,16 @@ from demo_model.tools import (
     plain_variant,
     shuffled,
 )
+from demo_model.wordings_fifth import FIFTH_WORDINGS
 from demo_model.wordings_first import FIRST_WORDINGS
+from demo_model.wordings_fourth import FOURTH_WORDINGS
 from demo_model.wordings_second import SECOND_WORDINGS
 from demo_model.wordings_third import THIRD_WORDINGS
 
+_LISTS = (FIRST_WORDINGS, SECOND_WORDINGS, THIRD_WORDINGS, FOURTH_WORDINGS, FIFTH_WORDINGS)
 _WORDINGS = {
-    key: (*FIRST_WORDINGS.get(key, ()), *SECOND_WORDINGS.get(key, ()), *THIRD_WORDINGS.get(key, ()))
-    for key in {**FIRST_WORDINGS, **SECOND_WORDINGS, **THIRD_WORDINGS}
+    key: tuple(template for words in _LISTS for template in words.get(key, ()))
+    for key in dict.fromkeys(key for words in _LISTS for key in words)
 }
 KINDS: tuple[Intent, ...] = tuple(
     replace(kind, commands=(*kind.commands, *apart(_WORDINGS.get(kind.key, ()), kind.held)))
