@@ -23,7 +23,7 @@ THIRD_WORDINGS: dict[str, tuple[str, ...]] = {
         'pan to {pan} first and tilt to {tilt} too', 'tilt to {tilt} and also pan to {pan}', 'pan/tilt {pan}/{tilt}', 'pan-tilt: {pan}, {tilt}', 'point your (face|nose|eyes) {pan} sideways and {tilt} up'),
     'xy': (
         '(the |)(point|spot|position|place|target|goal) (with |)x {x}(,| and) y {y}', 'y {y}(,| and) x {x}', 'y = {y}(,| and|;) x = {x}', 'x is {x}(,| and|;) y is {y}', 'y is {y}(,| and|;) x is {x}', '{x} (for|as) x(,| and) {y} (for|as) y', '{y} (for|as) y(,| and) {x} (for|as) x',
-        '(map |)(coordinates|position|point|coords) {x}, {y}', '(map |)(coordinates|position|point|coords): {x} and {y}', '(go|drive|move|roll|head) to ({x}, {y})', '(go|drive|move|roll|head) to [ {x}, {y} ]', '(goal|target|waypoint|destination|pose): {x} / {y}', '({x}, {y}) is your (goal|target|destination)',
+        '(map |)(coordinates|position|point|coords) {x}, {y}', '(map |)(coordinates|position|point|coords): {x} and {y}', '(go|drive|move|roll|head) to ({x}, {y})', '(go|drive|move|roll|head) to {x}, {y}', '(goal|target|waypoint|destination|pose): {x} / {y}', '({x}, {y}) is your (goal|target|destination)',
         '(along|on) the x axis {x}, (along|on) the y axis {y}', '(along|on) the y axis {y}, (along|on) the x axis {x}', 'x coordinate {x}, y coordinate {y}', 'y coordinate {y}, x coordinate {x}', '(be|stop|park|arrive|wait|stand) at x {x}, y {y}', '(be|stop|park|arrive|wait|stand) at y {y}, x {x}',
         '(send yourself|take the robot|bring the base|navigate) to x {x}(,| and) y {y}', 'your x should (be|become) {x} and your y {y}', 'your y should (be|become) {y} and your x {x}', 'x: {x}, y: {y}', 'y: {y}, x: {x}', 'x{x} y{y}', 'point {x} {y} (of|on) the map'),
     'shift': (
