@@ -144,26 +144,30 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
 
 
 def affine_jobs() -> Iterator[tuple[KernelSpec, str]]:
-    """MLX affine: the dense models at 4 and 8 bits, and every width on every architecture."""
-    for name in ('12B', '31B'):
+    """MLX affine: the dense models, 4 and 8 bits everywhere, and every width on two of them."""
+    rows = (1, 16)
+    for name, widths in ('12B', (4,)), ('31B', (4, 8)):
         model = MODELS[name]
         shapes = [(model.hidden_size, model.intermediate_size)]
         for shape in model.geometries:
             heads = shape.num_q_heads + shape.num_kv_heads * (2 if shape.has_v_proj else 1)
             shapes += [(heads * shape.head_dim, model.hidden_size),
                        (model.hidden_size, shape.num_q_heads * shape.head_dim)]
-        uses = [AffineUse(*shape, bits, 64, 'plain') for bits in (4, 8) for shape in shapes]
-        for bits in (4, 8):
+        uses = [AffineUse(*shape, bits, 64, 'plain') for bits in widths for shape in shapes]
+        for bits in widths:
             uses += [AffineUse(model.intermediate_size, model.hidden_size, bits, 64, 'geglu'),
                      AffineUse(262144, model.hidden_size, bits, 64, 'head')]
-        yield from ((spec, arch) for arch in model.archs for spec in affine_specs(uses))
-    widths = [AffineUse(8192, 2816, bits, 64, 'plain') for bits in BITS]
-    widths += [AffineUse(262144, 2816, 4, group, 'head') for group in (32, 128)]
-    widths += [AffineUse(704, 2816, 4, 64, 'geglu', True),
-               AffineUse(2816, 704, 4, 64, 'plain', True)]
-    routers = [moe_route.spec(2816, 128, 8, parts) for parts in (2, 3)]      # of 8 bits
-    yield from ((spec, arch) for arch in ARCHS
-               for spec in [*affine_specs(widths, (1, 16)), *routers])
+        yield from ((spec, arch) for arch in model.archs for spec in affine_specs(uses, rows))
+    every = [AffineUse(8192, 2816, bits, 64, 'plain') for bits in (4, 8)]
+    every += [AffineUse(704, 2816, 4, 64, 'geglu', True),
+              AffineUse(2816, 704, 4, 64, 'plain', True),
+              AffineUse(262144, 2816, 4, 32, 'head')]
+    specs = affine_specs(every, rows)
+    specs += [moe_route.spec(2816, 128, 8, parts) for parts in (2, 3)]       # 8 bits
+    yield from ((spec, arch) for arch in ARCHS for spec in specs)
+    others = affine_specs([AffineUse(8192, 2816, bits, group, 'plain') for bits, group in zip(
+        BITS, (64, 64, 128, 64, 32, 128), strict=True)], rows)
+    yield from ((spec, arch) for arch in BOTH for spec in others)
 
 
 def draft_specs(model: Model, arch: str) -> list[KernelSpec]:
