@@ -136,7 +136,7 @@ def blocks_of(positions: Array, images: Sequence[tuple[int, int]]) -> Array:
 
 
 # rows, position of the first, images: two side by side and one at the end; one beyond the window
-IMAGES = [(44, 50, [(53, 68), (68, 72), (84, 94)]), (90, 40, [(42, 125)])]
+IMAGES = [(28, 50, [(52, 60), (60, 64), (70, 78)]), (76, 40, [(42, 115)])]
 
 
 @pytest.mark.parametrize('whole', [False, True])
@@ -162,8 +162,9 @@ def test_rows_see_their_image(machine: Machine, shape: Geometry, case: int, fp8:
     seeing = (blocks[:, 1] > positions + 1) | (blocks[:, 0] < positions)
     changed = (out != plain).any(axis=(1, 2))
     assert not changed[~seeing].any() and changed[blocks[:, 1] > positions + 1].all()
-    smaller = attend(machine, pages, q, spans, query_warps=1, blocks=blocks, whole=whole)
-    assert np.array_equal(smaller, out)
+    if grid or not machine.small:
+        smaller = attend(machine, pages, q, spans, query_warps=1, blocks=blocks, whole=whole)
+        assert np.array_equal(smaller, out)
     # a chunk that begins behind the first image, or with the only one
     cut = images[0][1] - start if case == 0 else images[0][0] - start
     part = attend(machine, pages, q[cut:], [(0, count - cut, start + cut, 0)],
