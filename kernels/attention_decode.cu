@@ -52,7 +52,7 @@
 #include "attention_combine.cuh"
 #include "attention_tiles.cuh"
 
-#define BLOCKS_PER_SM (MT == 1 && (D == 256 || FP8) ? 2 : 1)
+#define BLOCKS_PER_SM (MT == 1 && D == 256 ? 2 : 1)
 #define FUSED_COLUMNS 2                  // of a lane, in the sum of the chunks by the last block
 #define FUSED_AHEAD (FP8 ? 12 : D == 512 ? 8 : 1)   // partial results in flight; more would spill
 #define COMBINE_AHEAD 32                 // of one column, in the launch of its own

@@ -63,9 +63,6 @@ ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
             'keep two blocks resident'),
     ('gemm_affine', ('sm_110a',)): (
         32, 'one row of 4,096 columns: 64 registers keep two blocks of 16 warps resident'),
-    ('attention_decode', tuple(arch for arch in ARCHS if arch != 'sm_110a')): (
-        122, 'FP8, head dim 512, up to 16 queries: 128 registers keep two blocks resident, one of '
-             'which works while the other waits'),
     ('gemm_nvfp4' + BIT_TRICKS, ('sm_110a',)): (
         44, 'takes the place of the conversion only where that fails the self-test; the cuts are '
             'those that are fastest on an H200, which needs a few registers less'),

@@ -90,8 +90,7 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
     tiles = dict(attention.defines)['MT']
     queries = 16 * tiles
     items = sizes['B'] * shape[2] * sizes['KV'] * -(-max_rows * group // queries)
-    twice = tiles == 1 and (fp8 or sizes['D'] == 256)    # blocks of a multiprocessor
-    resident = device.info().num_multiprocessors * (2 if twice else 1)
+    resident = device.info().num_multiprocessors * (2 if tiles == 1 and sizes['D'] == 256 else 1)
     device.launch(device.compiled(attention), (min(items, resident),), _WARPS * 32,
                   (out, scratch.partial, scratch.partial_ml, scratch.tickets, q, k_pages, v_pages,
                    *scales, spans, page_table, int(fused), sizes['B'], sizes['T'], sizes['maxP'],
