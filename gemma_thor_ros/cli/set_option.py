@@ -24,8 +24,16 @@ def read_settings(items: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f'--set {item}: expected NAME=VALUE')
         try:
-            settings[name] = check(name, yaml.safe_load(value) if value else '')
+            settings[name] = check(name, _parsed(value))
         except yaml.YAMLError as error:
             reason = str(error).replace('\n', ' ')
             raise ConfigError(f'--set {item}: the value is no YAML: {reason}') from error
     return settings
+
+
+def _parsed(value: str) -> Any:
+    """Return what YAML makes of a value without aliases, which can stand for billions of items."""
+    for event in yaml.parse(value, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError(f'it has an alias, *{event.anchor}')
+    return yaml.safe_load(value) if value else ''

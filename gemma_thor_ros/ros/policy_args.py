@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemma_thor_ros.ros import units
-from gemma_thor_ros.ros.policy_file import ItemPath, PolicyFile
+from gemma_thor_ros.ros.policy_file import ItemPath, PolicyFile, number_hint
 from gemma_thor_ros.ros.policy_types import DEFAULT_MAX_LENGTH, Argument, Scalar, ToolPolicy
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -33,7 +33,8 @@ def read_argument(source: PolicyFile, path: ItemPath, name: str,
     minimum = _limit(source, (*path, 'min'), data, 'min')
     maximum = _limit(source, (*path, 'max'), data, 'max')
     if minimum is not None and maximum is not None and minimum > maximum:
-        source.fail((*path, 'max'), f'max of {name} is below its min')
+        source.fail((*path, 'max'), f'max of {name}, {data["max"]}, is below its min, '
+                                    f'{data["min"]}')
     numeric = element in ('number', 'integer')
     scalar = kind != 'array'
     allowed = {'min': numeric, 'max': numeric, 'unit': numeric, 'unit_arg': numeric,
@@ -61,7 +62,8 @@ def _check_array(source: PolicyFile, path: ItemPath, name: str, data: dict[str, 
         if key not in data:
             source.fail(path, f'{name} is an array, so it needs {key}')
     if data.get('min_items', 0) > data['max_items']:
-        source.fail((*path, 'max_items'), f'max_items of {name} is below its min_items')
+        source.fail((*path, 'max_items'), f'max_items of {name}, {data["max_items"]}, is below '
+                                          f'its min_items, {data["min_items"]}')
 
 
 def _check_values(source: PolicyFile, path: ItemPath, name: str, kind: str,
@@ -69,11 +71,13 @@ def _check_values(source: PolicyFile, path: ItemPath, name: str, kind: str,
     for index, value in enumerate(enum):
         if not _has_type(value, kind):
             source.fail((*path, 'enum', index),
-                        f'enum value {value!r} of {name} is not of type {kind}')
+                        f'enum value {value!r} of {name} is not of type {kind}'
+                        + (number_hint(value) if kind == 'number' else ''))
         if value in enum[:index]:
             source.fail((*path, 'enum', index), f'enum value {value!r} of {name} stands twice')
     if default is not None and not _has_type(default, kind):
-        source.fail((*path, 'default'), f'default {default!r} of {name} is not of type {kind}')
+        source.fail((*path, 'default'), f'default {default!r} of {name} is not of type {kind}'
+                    + (number_hint(default) if kind == 'number' else ''))
     if default is not None and enum and default not in enum:
         source.fail((*path, 'default'), f'default {default!r} of {name} is not in its enum')
 
@@ -89,7 +93,8 @@ def _limit(source: PolicyFile, path: ItemPath, data: dict[str, Any], key: str) -
     value = data[key]
     if not data.get('unit') and not data.get('unit_arg'):
         if isinstance(value, str):
-            source.fail(path, f'{key} is {value!r}; without unit or unit_arg it must be a number')
+            source.fail(path, f'{key} is {value!r}; without unit or unit_arg it must be a number'
+                        + number_hint(value))
         return float(value)
     quantity = units.parse_quantity(value) if isinstance(value, str) else None
     if quantity is None:

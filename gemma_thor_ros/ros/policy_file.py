@@ -9,6 +9,7 @@ meaning (that is policy.py), and no ROS.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +23,9 @@ from gemma_thor_ros.schema import ConfigError
 ItemPath = tuple[Any, ...]
 
 MAX_FILE_BYTES = 1 << 20
+# Of a file whose aliases are written out: a few lines of them can stand for billions of items.
+MAX_ITEMS = 100_000
+_MAX_SHOWN = 200  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,17 @@ class _Builder:
         self._name = name
         self._lines = lines
         self._loader = yaml.SafeLoader('')
+        self._num_items = 0
 
     def build(self, node: yaml.Node, path: ItemPath, parents: tuple[int, ...]) -> Any:
         line = node.start_mark.line + 1
         self._lines.setdefault(path, line)
         if id(node) in parents:
             raise ConfigError(f'{self._name}:{line}: an alias contains itself')
+        self._num_items += 1
+        if self._num_items > MAX_ITEMS:
+            raise ConfigError(f'{self._name}:{line}: more than {MAX_ITEMS} items, each alias '
+                              'counted by what it stands for')
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, (*parents, id(node)))
         if isinstance(node, yaml.SequenceNode):
@@ -178,13 +187,45 @@ def _describe(error: jsonschema.ValidationError) -> str:
     if error.validator == 'type':
         wanted = error.validator_value
         wanted = wanted if isinstance(wanted, str) else ' or '.join(wanted)
-        return f'{place} must be of type {wanted}, not {_kind(error.instance)}'
+        return (f'{place} must be of type {wanted}, not {_kind(error.instance)}'
+                + (number_hint(error.instance) if 'number' in wanted else ''))
     if error.validator in ('enum', 'const'):
         choices = error.validator_value if error.validator == 'enum' else [error.validator_value]
-        return f'{place} must be {", ".join(map(str, choices))}, not {error.instance!r}'
+        return f'{place} must be {", ".join(map(str, choices))}, not {_short(error.instance)}'
     if error.validator == 'pattern':
-        return f'{place} is {error.instance!r}, which is not of the form {error.validator_value}'
-    return f'{place}: {error.message}'
+        return (f'{place} is {_short(error.instance)}, which is not of the form '
+                f'{error.validator_value}')
+    return f'{place}: {_cut(error.message)}'
+
+
+def number_hint(value: Any) -> str:
+    """Return how to write what YAML 1.1 reads as text though it is meant as a number; '' else."""
+    if not isinstance(value, str) or 'e' not in value.lower():
+        return ''
+    try:
+        number = float(value)
+    except ValueError:
+        return ''
+    if not math.isfinite(number):
+        return ''
+    mantissa, exponent = f'{number:e}'.split('e')
+    mantissa = mantissa.rstrip('0')
+    written = f'{mantissa}{"0" if mantissa.endswith(".") else ""}e{exponent}'
+    return f'; YAML reads {value} as text, write {written}'
+
+
+def name_list(kind: str, names: Iterable[str]) -> str:
+    """Return which names of a kind there are, for the end of a message about one that is not."""
+    shown = ', '.join(sorted(names))
+    return f'the {kind} are {_cut(shown)}' if shown else f'the policy has no {kind}'
+
+
+def _short(value: Any) -> str:
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f'{text[:_MAX_SHOWN]}...'
 
 
 def _kind(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from gemma_thor_ros.ros import units
 from gemma_thor_ros.ros.areas import Area, Polygon, box
 from gemma_thor_ros.ros.frames import FrameError, StaticFrame, StaticFrames, quaternion
-from gemma_thor_ros.ros.policy_file import ItemPath, PolicyFile
+from gemma_thor_ros.ros.policy_file import ItemPath, PolicyFile, name_list
 from gemma_thor_ros.ros.policy_types import (
     DEFAULT_FRAME_AGE_S,
     DEFAULT_REFERENCE,
@@ -58,7 +58,8 @@ def check_place(source: PolicyFile, path: ItemPath, tool: ToolPolicy,
     """Check what a tool says of places."""
     pose = tool.pose
     if tool.area and tool.area not in areas:
-        source.fail((*path, 'area'), f'there is no area {tool.area!r}')
+        source.fail((*path, 'area'),
+                    f'there is no area {tool.area!r}; {name_list("areas", areas)}')
     if tool.area and pose is None:
         source.fail((*path, 'area'), 'an area needs a pose: which fields say where the goal lies')
     if pose is not None and not pose.field:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemma_thor_ros.ros.policy_file import ItemPath, PolicyFile
+from gemma_thor_ros.ros.policy_file import ItemPath, PolicyFile, name_list
 from gemma_thor_ros.ros.policy_types import Precondition, RateLimit, ToolPolicy
 
 
@@ -30,10 +30,12 @@ def check_rules(source: PolicyFile, path: ItemPath, tool: ToolPolicy, tools: set
     """Check what a tool says of when it may act."""
     for index, name in enumerate(tool.requires):
         if name not in preconditions:
-            source.fail((*path, 'requires', index), f'there is no precondition {name!r}')
+            source.fail((*path, 'requires', index), f'there is no precondition {name!r}; '
+                        + name_list('preconditions', preconditions))
     for index, name in enumerate(tool.trusts):
         if name not in tools:
-            source.fail((*path, 'trusts', index), f'there is no tool {name!r}')
+            source.fail((*path, 'trusts', index),
+                        f'there is no tool {name!r}; {name_list("tools", tools)}')
     for key in ('trusts', 'after_reading'):
         if key in source.data['tools'][tool.name] and not tool.motion:
             source.fail((*path, key), f'{key} goes with motion: true alone')
