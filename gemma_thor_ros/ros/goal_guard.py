@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rclpy.action.client import ActionClient
@@ -38,7 +37,7 @@ from gemma_thor_ros.ros.guard_parameters import GuardParameters, declare_paramet
 from gemma_thor_ros.ros.interfaces import InterfaceError, load_type
 from gemma_thor_ros.ros.machine import run_ahead, runs_ahead
 from gemma_thor_ros.ros.spinning import Spinner, run_node
-from gemma_thor_ros.ros.stop_latch import LatchFile, Stops
+from gemma_thor_ros.ros.stop_latch import LatchFile, Stops, state_path
 from gemma_thor_ros.ros.targets import forbidden_target
 from gemma_thor_ros.srv import ReleaseStop
 
@@ -99,8 +98,12 @@ class GoalGuard(Node):
         self._group = ReentrantCallbackGroup()
         self._llm_node = self.resolve_topic_name(self.parameters.node)
         self._stop_topics = [self.resolve_topic_name(name) for name in self.parameters.stop_topics]
-        self._stops = Stops(self._stop_topics, self.parameters.stop_max_age,
-                            LatchFile(self._state_file()))
+        latch_file = LatchFile(
+            state_path(self.parameters.state_file, self.get_fully_qualified_name()))
+        fault = latch_file.prove()
+        if fault:
+            raise ValueError(fault)
+        self._stops = Stops(self._stop_topics, self.parameters.stop_max_age, latch_file)
         self._ending = ''
         self._last_reason: str | None = None
         self._published_at = -1e9
@@ -182,6 +185,7 @@ class GoalGuard(Node):
         fault = self._watch.fault(now)
         for topic, source in self._stops.inputs.items():
             source.num_publishers = self.count_publishers(topic)
+        self._stops.tick(now)
         reason = self._stops.reason(now)
         for child in list(self._children.values()):
             if fault:
@@ -352,15 +356,6 @@ class GoalGuard(Node):
             self._action_clients[key] = ActionClient(self, load_type(type_name), target,
                                               callback_group=self._group)
         return self._action_clients[key]
-
-    def _state_file(self) -> Path | None:
-        wanted = self.parameters.state_file
-        if wanted == 'none':
-            return None
-        if wanted:
-            return Path(wanted)
-        name = self.get_fully_qualified_name().strip('/').replace('/', '__')
-        return Path.home() / '.ros' / 'gemma_thor_ros' / f'{name}.json'
 
 
 def _order(request: RunChild.Goal, goal: Any) -> Order:

@@ -7,6 +7,7 @@ All times are handed in by the caller, from the steady clock in seconds. Knows n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+RETRY_S = 1.0                    # between attempts to write the state file
 
 
 @dataclass
@@ -83,6 +86,31 @@ class LatchFile:
             return f'the state file {self.path} cannot be written: {error.strerror}'
         return ''
 
+    def prove(self) -> str:
+        """Write what the file says once more; return why that fails, or ''.
+
+        Asked at the start: a file that can't be written would forget the next stop.
+        """
+        if self.path is None:
+            return ''
+        latched, reason = self.load()
+        data = {'latched': latched, 'reason': reason}
+        # Where it is missing or damaged, what it counts as is written.
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            data = {**json.loads(self.path.read_text(encoding='utf-8')), **data}
+        fault = self.save(data)
+        return fault and f"{fault}; set state_file, or 'none' for a latch that no restart survives"
+
+
+def state_path(wanted: str, node_name: str) -> Path | None:
+    """Return where the latch of the guard `node_name` is kept; None for the wish 'none'."""
+    if wanted == 'none':
+        return None
+    if wanted:
+        return Path(wanted)
+    name = node_name.strip('/').replace('/', '__')
+    return Path.home() / '.ros' / 'gemma_thor_ros' / f'{name}.json'
+
 
 class Stops:
     """All stop topics and the latch.
@@ -96,6 +124,8 @@ class Stops:
         self._file = latch_file
         self.latched, self.latch_reason = latch_file.load()
         self.fault = ''                  # of the last attempt to write the state file
+        self._unsaved: dict[str, Any] = {}
+        self._retry_at = 0.0
 
     def on_message(self, topic: str, value: bool, now: float) -> None:
         """Take a message of a stop topic."""
@@ -105,7 +135,12 @@ class Stops:
             source.incompatible = False
         if value and not self.latched:
             self.latched, self.latch_reason = True, f'{topic} said true'
-            self._save({})
+            self._save({}, now)
+
+    def tick(self, now: float) -> None:
+        """Try again to write a state that could not be written."""
+        if self.fault and now >= self._retry_at:
+            self._save(self._unsaved, now)
 
     def on_incompatible(self, topic: str) -> None:
         """Take note that a publisher of a stop topic can't be heard."""
@@ -117,6 +152,8 @@ class Stops:
                    if source.reason(now)]
         if self.latched:
             reasons.append(f'latched ({self.latch_reason}); release it')
+            if self.fault:
+                reasons.append(f'{self.fault}: a restart would forget the latch')
         return '; '.join(reasons)
 
     def active(self, now: float) -> list[StopInput]:
@@ -131,9 +168,10 @@ class Stops:
         if active:
             return 'still stopped: ' + '; '.join(f'{s.topic}: {s.reason(now)}' for s in active)
         self.latched, self.latch_reason = False, ''
-        self._save({'released_by': operator, 'released_because': reason})
+        self._save({'released_by': operator, 'released_because': reason}, now)
         return ''
 
-    def _save(self, more: dict[str, Any]) -> None:
+    def _save(self, more: dict[str, Any], now: float) -> None:
+        self._unsaved, self._retry_at = more, now + RETRY_S
         self.fault = self._file.save({'latched': self.latched, 'reason': self.latch_reason,
                                       'time': time.time(), **more})

@@ -375,11 +375,15 @@ def test_odd_goals_are_refused_and_the_guard_lives(guarded: Guarded) -> None:
     assert deserialize_message(bytes(result.payload), Drive.Result).x == 1.0
 
 
-@pytest.mark.parametrize('parameter', [
-    'stop_topics:=5', 'stop_max_age:=99.0', 'node:="a b"'])
-def test_a_wrong_parameter_is_named_and_ends_with_code_2(processes: Any, parameter: str) -> None:
+@pytest.mark.parametrize(('parameter', 'words'), [
+    ('stop_topics:=5', 'stop_topics'), ('stop_max_age:=99.0', 'stop_max_age'),
+    ('node:="a b"', 'topic name'), ('stop_topic:=[/stop]', 'did you mean stop_topics?'),
+    ('state_file:=/proc/x/y.json', '/proc/x/y.json cannot be written')])
+def test_a_wrong_parameter_is_named_and_ends_with_code_2(processes: Any, parameter: str,
+                                                         words: str) -> None:
     process = processes.module(GUARD, '--ros-args', '-p', 'state_file:=none', '-p', parameter)
     assert process.wait(10.0) == 2, process.output()
+    assert words in process.output()
     assert 'cannot start' in process.output() and 'Traceback' not in process.output()
 
 

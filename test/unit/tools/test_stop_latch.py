@@ -105,3 +105,33 @@ def test_a_state_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None
     made._file = LatchFile(file_in_the_way / 'guard.json')
     made.on_message('/stop', True, 1.0)
     assert made.latched and 'cannot be written' in made.fault
+
+
+def test_a_state_file_is_proved_at_the_start_and_keeps_what_it_says(tmp_path: Path) -> None:
+    blocked = tmp_path / 'x'
+    blocked.write_text('')
+    fault = LatchFile(blocked / 'guard.json').prove()
+    assert 'cannot be written' in fault and "'none'" in fault
+    assert LatchFile(None).prove() == ''
+    path = tmp_path / 'guard.json'
+    assert LatchFile(path).prove() == '' and LatchFile(path).load() == (False, '')
+    made = stops('/stop', path=path)
+    made.on_message('/stop', True, 1.0)
+    assert LatchFile(path).prove() == '' and LatchFile(path).load() == (True, '/stop said true')
+    path.write_text('{')
+    assert LatchFile(path).prove() == '' and LatchFile(path).load()[0]
+
+
+def test_a_latch_that_was_not_written_is_written_later(tmp_path: Path) -> None:
+    folder = tmp_path / 'disk'
+    folder.write_text('')
+    made = stops('/stop', path=folder / 'guard.json')
+    made.latched, made.latch_reason = False, ''      # as at a start when the disk was there
+    made.on_message('/stop', True, 1.0)
+    assert 'a restart would forget the latch' in made.reason(1.0)
+    folder.unlink()
+    made.tick(1.5)
+    assert made.fault, 'the disk is asked again after a second, not at every tick'
+    made.tick(2.1)
+    assert not made.fault and 'forget' not in made.reason(2.1)
+    assert stops('/stop', path=folder / 'guard.json').latched
