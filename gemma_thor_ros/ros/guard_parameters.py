@@ -2,17 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parameters of goal_guard: read-only, checked once at start.
 
-They are the guard's own, not the engine's: goal_guard must start without config.py's settings.
+They are the guard's own, not the engine's: goal_guard must start without config.py's settings. A
+name that is none of them is refused: a stop topic under a misspelled name would stop nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+
+# What every node may be given.
+ROS_PARAMETERS = ('use_sim_time', 'qos_overrides', 'start_type_description_service')
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,15 @@ _TIMES = {
 
 
 def declare_parameters(node: Node) -> GuardParameters:
-    """Declare all parameters of the guard and return their values."""
+    """Declare all parameters of the guard and return their values.
+
+    Raises:
+        ValueError: a parameter was given that does not exist, or an empty stop topic.
+    """
+    fault = unknown_names(getattr(node, '_parameter_overrides', {}))
+    if fault:
+        raise ValueError(fault)
+
     def text(name: str, default: str, about: str) -> str:
         descriptor = ParameterDescriptor(description=about, read_only=True)
         return str(node.declare_parameter(name, default, descriptor).value)
@@ -59,8 +73,23 @@ def declare_parameters(node: Node) -> GuardParameters:
              "~/.ros/gemma_thor_ros/<name>.json, 'none' = no file."))
 
 
+def unknown_names(given: Iterable[str]) -> str:
+    """Return a sentence on the names that are no parameter of the guard, or ''."""
+    own = [item.name for item in fields(GuardParameters)]
+    sentences = []
+    for name in given:
+        if name not in own and name.split('.')[0] not in ROS_PARAMETERS:
+            close = difflib.get_close_matches(name, own, 1)
+            hint = f'did you mean {close[0]}?' if close else f'there are {", ".join(own)}'
+            sentences.append(f'parameter {name} does not exist; {hint}')
+    return '; '.join(sentences)
+
+
 def _texts(node: Node, name: str, about: str) -> tuple[str, ...]:
     """Declare a list of texts whose default is empty; rclpy can't infer the type of []."""
     descriptor = ParameterDescriptor(description=about, read_only=True)
     value: Any = node.declare_parameter(name, Parameter.Type.STRING_ARRAY, descriptor).value
-    return tuple(str(item) for item in value or () if item)
+    texts = tuple(str(item) for item in value or ())
+    if not all(text.strip() for text in texts):
+        raise ValueError(f'{name} holds an empty name; leave {name} out to have none')
+    return texts

@@ -23,6 +23,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from gemma_thor_ros.config import BY_NAME, SETTINGS, EngineConfig, Setting, Value, check
+from gemma_thor_ros.ros.guard_parameters import ROS_PARAMETERS
 from gemma_thor_ros.schema import ConfigError
 
 # What a person decides about safety and access is fixed when the process starts.
@@ -117,11 +118,10 @@ def descriptor(setting: Setting) -> ParameterDescriptor:
 
 
 def unknown_parameters(names: Sequence[str]) -> list[str]:
-    """Return a sentence for each name in our groups that is no setting, with the nearest one."""
-    groups = {setting.name.split('.')[0] for setting in SETTINGS}
+    """Return a sentence for each name that is no setting, with the nearest one."""
     sentences = []
     for name in names:
-        if name in BY_NAME or name.split('.')[0] not in groups:
+        if name in BY_NAME or name.split('.')[0] in ROS_PARAMETERS:
             continue
         close = difflib.get_close_matches(name, list(BY_NAME), 1)
         hint = f'; did you mean {close[0]}?' if close else ''

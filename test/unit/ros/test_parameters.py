@@ -13,6 +13,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from gemma_thor_ros.config import BY_NAME, SETTINGS
+from gemma_thor_ros.ros.guard_parameters import declare_parameters
 from gemma_thor_ros.ros.parameters import NodeParameters, to_parameters, unknown_parameters
 from gemma_thor_ros.schema import ConfigError
 
@@ -133,3 +134,26 @@ def test_unknown_names_are_pointed_out():
         'parameter engine.contxt_length does not exist and is ignored; '
         'did you mean engine.context_length?'
     ]
+    assert unknown_parameters(['toolz.policy_file', 'qos_overrides./tf.publisher.depth']) == [
+        'parameter toolz.policy_file does not exist and is ignored; '
+        'did you mean tools.policy_file?'
+    ]
+    assert unknown_parameters(['zzz']) == ['parameter zzz does not exist and is ignored']
+
+
+def test_a_guard_parameter_that_does_not_exist_is_refused_with_the_nearest(make_node):
+    for name, words in (('stop_topic', 'did you mean stop_topics?'),
+                        ('zzz', 'there are node, stop_topics,')):
+        node = make_node([Parameter(name, value=['/safety/stop'])])
+        with pytest.raises(ValueError, match=f'parameter {name} does not exist; ') as caught:
+            declare_parameters(node)
+        assert words in str(caught.value)
+    fine = make_node([Parameter('use_sim_time', value=True),
+                      Parameter('stop_topics', value=['/safety/stop'])])
+    assert declare_parameters(fine).stop_topics == ('/safety/stop',)
+
+
+def test_an_empty_stop_topic_is_refused(make_node):
+    for value in ([''], ['/safety/stop', ' ']):
+        with pytest.raises(ValueError, match='stop_topics holds an empty name'):
+            declare_parameters(make_node([Parameter('stop_topics', value=value)]))
