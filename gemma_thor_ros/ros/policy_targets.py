@@ -10,19 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from gemma_thor_ros.ros.motion_types import moves_robots
 from gemma_thor_ros.ros.policy_file import ItemPath, PolicyFile
 from gemma_thor_ros.ros.policy_types import Target, ToolPolicy
 
 KINDS = ('action', 'service', 'publish', 'read', 'parameter')
 PARAMETER_FIELD = 'value'            # where the argument of a parameter tool goes
 
-# Messages that move robots: publishing them without motion: true would be no mapping but a hole.
-MOTION_MESSAGES = frozenset((
-    'ackermann_msgs/msg/AckermannDrive', 'ackermann_msgs/msg/AckermannDriveStamped',
-    'control_msgs/msg/JointJog', 'geometry_msgs/msg/Accel', 'geometry_msgs/msg/PoseStamped',
-    'geometry_msgs/msg/Twist', 'geometry_msgs/msg/TwistStamped', 'geometry_msgs/msg/Wrench',
-    'geometry_msgs/msg/WrenchStamped', 'nav_msgs/msg/Path', 'sensor_msgs/msg/Joy',
-    'trajectory_msgs/msg/JointTrajectory'))
 _OWN_PARAMETERS = ('use_sim_time', 'start_type_description_service')
 
 
@@ -52,6 +46,13 @@ def check_target(source: PolicyFile, path: ItemPath, tool: ToolPolicy) -> None:
     if tool.motion and not target.guarded:
         source.fail((*path, 'motion'), f'{tool.name} moves the robot, so it has to be an action '
                                        'or a publish: only those can be stopped')
+    # Such a tool without motion: true would be no mapping but a hole.
+    if target.kind != 'read' and moves_robots(target.type):
+        if not target.guarded:
+            source.fail((*here, 'type'), f'{target.type} moves robots, and nothing can stop a '
+                                         'service: no tool may call it')
+        if not tool.motion:
+            source.fail((*here, 'type'), f'{target.type} moves robots: say motion: true')
     if target.kind == 'publish':
         _check_publish(source, here, tool)
     if target.kind == 'read':
@@ -68,8 +69,6 @@ def check_target(source: PolicyFile, path: ItemPath, tool: ToolPolicy) -> None:
 
 def _check_publish(source: PolicyFile, path: ItemPath, tool: ToolPolicy) -> None:
     target = tool.target
-    if target.type in MOTION_MESSAGES and not tool.motion:
-        source.fail((*path, 'type'), f'{target.type} moves robots: say motion: true')
     goes_on = bool(target.rate_hz)
     if goes_on != bool(target.max_duration_s):
         source.fail(path, 'a publish that goes on needs rate_hz and max_duration_s')

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """goal_guard as its own process: dead nodes, a dead guard, stops, the latch, odd goals."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from gemma_thor_ros.ros.checks import TurnContext
 from gemma_thor_ros.ros.guard_link import new_goal_id
 from gemma_thor_ros.ros.heartbeat import Heartbeat
 from gemma_thor_ros.ros.policy import parse_policy
+from gemma_thor_ros.ros.policy_types import Policy
 from gemma_thor_ros.ros.verdict import CallEvent, Outcome, Step, Verdict
 from gemma_thor_ros.schema import FinishReason, ToolCall
 from gemma_thor_ros.srv import ReleaseStop
@@ -44,11 +46,18 @@ tools:
     args:
       distance: {type: number, unit: m, min: -5 m, max: 5 m, field: distance}
   think:
-    description: Not a motion.
-    motion: false
+    description: Not a motion, once parse() has said so.
+    motion: true
     action: {name: base/succeed, type: gemma_thor_ros/action/Drive}
     timeout_s: 5
 """
+
+
+def parse(text: str) -> Policy:
+    """Return the policy; `think` moves nothing, though the servers here all speak Drive."""
+    policy = parse_policy(text)
+    policy.tools['think'] = dataclasses.replace(policy.tools['think'], motion=False)
+    return policy
 
 
 def server_times(server: Any, event: str, goal_id: str = '') -> list[float]:
@@ -90,7 +99,7 @@ class Guarded:
         """Make a bridge in this process; wait until the guard takes goals for the server."""
         self.heartbeat = Heartbeat(self.client.node, lambda: True)
         self.bridge = self.client.do(lambda: ToolBridge(
-            self.client.node, parse_policy(POLICY), instance_id=self.heartbeat.instance_id))
+            self.client.node, parse(POLICY), instance_id=self.heartbeat.instance_id))
         self.heartbeat.start()
         self.client.wait_until(lambda: not self.bridge.guard.fault(), 20.0, 'the guard')
         self.client.wait_until(lambda: self.run('think').status != 'unavailable', 20.0,

@@ -120,3 +120,36 @@ def test_faults_name_their_line(old: str, new: str, line: int, words: str) -> No
         parse_policy(POLICY.replace(old, new), 'p.yaml')
     text = str(caught.value)
     assert text.startswith(f'p.yaml:{line}: ') and words in text, text
+
+
+TARGET = """\
+version: 1
+tools:
+  go:
+    description: Go.
+    motion: false
+    {target}
+    timeout_s: 2
+"""
+
+
+@pytest.mark.parametrize('kind_and_type', [
+    *(f'action: gemma_thor_ros/action/{name}' for name in ('Drive', 'Turn', 'Dock', 'RunChild')),
+    *(f'action: nav2_msgs/action/{name}' for name in (
+        'NavigateToPose', 'NavigateThroughPoses', 'FollowPath', 'FollowWaypoints', 'Spin',
+        'BackUp', 'DriveOnHeading', 'DockRobot', 'UndockRobot', 'AssistedTeleop')),
+    'action: control_msgs/action/FollowJointTrajectory', 'action: moveit_msgs/action/MoveGroup',
+    'action: control_msgs/action/GripperCommand', 'action: turtlesim/action/RotateAbsolute',
+    'publish: std_msgs/msg/Float64MultiArray', 'publish: geometry_msgs/msg/Pose',
+    'service: turtlesim/srv/TeleportRelative'])
+def test_what_is_known_to_move_can_not_be_called_harmless(kind_and_type: str) -> None:
+    kind, type_name = kind_and_type.split(': ')
+    with pytest.raises(ConfigError, match=f'^p.yaml:6: {type_name} moves robots'):
+        parse_policy(TARGET.format(target=f'{kind}: {{name: go, type: {type_name}}}'), 'p.yaml')
+
+
+@pytest.mark.parametrize('type_name', [
+    'gemma_thor_ros/action/Say', 'nav2_msgs/action/ComputePathToPose', 'demo_msgs/action/Look'])
+def test_what_moves_nothing_needs_no_motion(type_name: str) -> None:
+    text = TARGET.format(target=f'action: {{name: go, type: {type_name}}}')
+    assert not parse_policy(text).tools['go'].motion
