@@ -77,7 +77,9 @@ def spec(columns: int, num_tokens: int, bits: int, group_size: int, form: Form =
     blocks = 2 if prompt else blocks_of(num_tokens)
     # row tiles share activations and their sums, where registers let enough blocks be resident
     rows = 2 if blocks == 2 and (warps <= 7 if bits > 5 else prompt) else 1
-    resident = _RESIDENT[blocks, rows] - (4 if rows == 2 and bits > 5 else 0)
+    resident = _RESIDENT[blocks, rows]
+    if form == 'geglu' or experts or group_size == 32 or (rows == 2 and bits > 5):
+        resident -= 4                    # these need more registers
     each = rows * _tile_bytes(bits, group_size)
     # what a stage costs beside its tiles is shared by them
     stage_tiles = next((count for count in ((2,) if group_size == 32 else (3, 2))
