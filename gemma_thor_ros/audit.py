@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,21 @@ FORMAT = 1
 _MODEL_FACTS = ('kv_dtype', 'device', 'engine_version', 'weights_hash', 'template_hash')
 _SECRET_TEXTS = ('text', 'reasoning', 'error_msg')
 _SECRET_LISTS = ('messages', 'tools', 'stop', 'prompt_ids', 'completion_ids')
+# What a reader relies on: the type of a field, and that of its items.
+_TYPES: dict[str, tuple[type, type | None]] = {
+    'request_id': (str, None),
+    'prompt_ids': (list, int),
+    'completion_ids': (list, int),
+    'sampling': (dict, None),
+    'messages': (list, dict),
+    'tools': (list, dict),
+    'stop': (list, str),
+    'tool_names': (list, str),
+    'call_ids': (list, str),
+    'tool_verdicts': (list, dict),
+    'text': (str, None),
+    'reasoning': (str, None),
+}
 _SECRET_OF_VERDICTS = ('arguments_json', 'reason', 'result_json')
 
 
@@ -127,6 +142,33 @@ def ids_hash(token_ids: Sequence[int]) -> str:
     return hashlib.sha256(','.join(map(str, token_ids)).encode()).hexdigest()
 
 
+def contradictions(record: Mapping[str, Any]) -> list[str]:
+    """Say where a record that is not redacted does not hold together by itself.
+
+    Its hashes are of its own ids, and all but a raw prompt of HTTP has messages. That finds damage
+    and careless changes; who means to deceive can make the hashes anew.
+    """
+    found = [
+        f'{name}_hash is not that of its {name}_ids'
+        for name in ('prompt', 'completion')
+        if record.get(f'{name}_hash', '') != ids_hash(record[f'{name}_ids'])
+    ]
+    if 'messages' not in record or not (record['messages'] or _may_be_raw(record)):
+        found.append('its messages are missing: the prompt is that of its token ids')
+    calls = set(record.get('call_ids', ()))
+    odd = [str(v.get('call_id')) for v in record.get('tool_verdicts', ())
+           if v.get('call_id') not in calls]
+    if odd:
+        found.append(f'it has verdicts on calls that it has not: {", ".join(odd)}')
+    return found
+
+
+def _may_be_raw(record: Mapping[str, Any]) -> bool:
+    """Whether a record may come from a raw prompt, which has neither session nor tools."""
+    fields = ('session_id', 'tools', 'thinking', 'call_ids', 'tool_verdicts', 'image_hashes')
+    return record.get('front_end') != 'ros' and not any(record.get(name) for name in fields)
+
+
 def sampling_of(record: Mapping[str, Any]) -> SamplingParams:
     """Return the settings that a record ran with.
 
@@ -182,9 +224,18 @@ class RecordFile:
             self._size += len(line)
 
     def _open(self) -> None:
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            # A line that a crash tore must not swallow the next record.
+            if size and os.pread(descriptor, 1, size - 1) != b'\n':
+                _log.warning('%s ends in half a line: the next record begins a new one', self.path)
+                size += os.write(descriptor, b'\n')
+        except OSError:
+            os.close(descriptor)
+            raise
         self._file = os.fdopen(descriptor, 'a', encoding='utf-8')
-        self._size = os.fstat(descriptor).st_size
+        self._size = size
 
     def _rotate(self) -> None:
         """Move the files on by one. Raises OSError; the file in use is then still written."""
@@ -205,30 +256,50 @@ class RecordFile:
             self._file.close()
 
 
-def read_records(path: str | Path) -> Iterator[dict[str, Any]]:
+def read_records(
+    path: str | Path, on_fault: Callable[[str], None] | None = None
+) -> Iterator[dict[str, Any]]:
     """Return the records of a JSON-lines file, one after the other.
 
+    Args:
+        path: of the file.
+        on_fault: is told of each line that is no record, with file and line; the line is left out.
+
     Raises:
-        ConfigError: the file can't be read or a line is no record; names file and line.
+        ConfigError: the file can't be read; without `on_fault` also the first such line.
     """
     path = Path(path).expanduser()
     try:
-        with path.open(encoding='utf-8') as file:
+        with path.open('rb') as file:
             for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _checked(line, f'{path}:{number}')
-    except (OSError, UnicodeDecodeError) as error:
+                if not line.strip():
+                    continue
+                try:
+                    record = _checked(line, f'{path}:{number}')
+                except ConfigError as error:
+                    if on_fault is None:
+                        raise
+                    on_fault(str(error))
+                else:
+                    yield record
+    except OSError as error:
         raise ConfigError(f'{path} can not be read: {error}') from error
 
 
-def _checked(line: str, where: str) -> dict[str, Any]:
+def _checked(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f'{where} is no JSON: {error}') from error
     if not isinstance(record, dict) or record.get('format') != FORMAT:
         raise ConfigError(f'{where} is no record of format {FORMAT}')
     missing = {'request_id', 'prompt_ids', 'completion_ids', 'sampling'} - set(record)
     if missing:
         raise ConfigError(f'{where} lacks {", ".join(sorted(missing))}')
+    for name, (kind, item) in _TYPES.items():
+        value = record.get(name)
+        if name in record and not (
+            isinstance(value, kind) and (item is None or all(type(i) is item for i in value))
+        ):
+            raise ConfigError(f'{where}: its {name} is not what a record has there')
     return record

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from gemma_thor_ros.audit import read_records, sampling_of
+from gemma_thor_ros.audit import contradictions, read_records, sampling_of
 from gemma_thor_ros.cli.set_option import read_settings
 from gemma_thor_ros.config import EngineConfig, check
 from gemma_thor_ros.load import Runtime
@@ -27,6 +27,7 @@ from gemma_thor_ros.schema import ChatRequest, ConfigError, Request, RequestErro
 
 LOAD_TIMEOUT_S = 3600.0
 ANSWER_TIMEOUT_S = 3600.0
+_WHOLE = ('stop', 'length', 'tool_calls')  # ways to end by itself
 
 
 @dataclass
@@ -40,13 +41,25 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """What came out now; a raw prompt's has neither reasoning nor an end that is compared."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    reasoning: str = ''
+    finish_reason: str = ''
+    num_calls: int = 0
+
+
 def add_parser(subparsers: Any) -> None:
     """Declare the verb on an argparse sub-parser collection."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         'replay',
         help='run recorded requests again and report differences',
         description='Run the requests of an audit file or bag again. Ends with 0 when all answers '
-        'have the same token ids, 1 when one differs, 2 when nothing could be replayed.',
+        'come out the same, 1 when one differs or a line is no record, 2 when nothing could be '
+        'replayed.',
     )
     parser.add_argument('file', type=Path, metavar='FILE', help='JSON lines, or a bag')
     parser.add_argument('--model', default='demo', help='checkpoint folder (default: demo)')
@@ -58,14 +71,16 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Gives 0: all the same, 1: a difference; ConfigError: no records, or none to replay."""
+    """Gives 0: all the same, 1: a difference or a bad line; ConfigError: none to replay."""
+    faults: list[str] = []
     records = [
         record
-        for record in open_records(options.file)
+        for record in open_records(options.file, faults.append)
         if options.request in ('', record['request_id'], record.get('parent_id'))
     ]
     if not records:
-        raise ConfigError(f'{options.file} has no record to replay')
+        bad = f'; {len(faults)} lines are no records, the first: {faults[0]}' if faults else ''
+        raise ConfigError(f'{options.file} has no record to replay{bad}')
     runtime = Runtime(_config(options, records))
     console = Console(stderr=True)
     columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn())
@@ -84,8 +99,8 @@ def run(options: argparse.Namespace) -> int:
             runtime.stop()
     if all(outcome.skipped for outcome in outcomes):
         raise ConfigError(f'nothing could be replayed: {outcomes[0].skipped}')
-    _print(outcomes, options.json)
-    return int(any(outcome.differences for outcome in outcomes))
+    _print(outcomes, faults, options.json)
+    return int(bool(faults) or any(outcome.differences for outcome in outcomes))
 
 
 def replay(runtime: Runtime, record: dict[str, Any]) -> Outcome:
@@ -102,18 +117,29 @@ def replay(runtime: Runtime, record: dict[str, Any]) -> Outcome:
     try:
         if record.get('messages'):
             _compare_prompt(runtime, record, outcome)
-        tokens = _generate(runtime, record)
-    except RequestError as error:
-        outcome.differences.append(f'refused: {error.message}')
+        answer = _generate(runtime, record)
+    except (RequestError, ConfigError) as error:
+        outcome.differences.append(f'refused: {error}')
+        outcome.differences += contradictions(record)
         return outcome
-    outcome.num_tokens = len(tokens)
-    if tokens != expected:
-        outcome.differences.append(_first_difference('token', expected, tokens))
+    outcome.num_tokens = len(answer.token_ids)
+    if list(answer.token_ids) != expected:
+        outcome.differences.append(
+            _first_difference('token', expected, list(answer.token_ids)))
+    else:
+        outcome.differences += _other_words(record, answer)
+    outcome.differences += contradictions(record)
     return outcome
 
 
-def open_records(path: Path) -> Iterator[dict[str, Any]]:
+def open_records(
+    path: Path, on_fault: Callable[[str], None] | None = None
+) -> Iterator[dict[str, Any]]:
     """Return the records of a JSON-lines file or of a bag (a folder, .mcap or .db3).
+
+    Args:
+        path: of the file or bag.
+        on_fault: is told of each line that is no record, instead of an error at the first.
 
     Raises:
         ConfigError: neither, or a bag where rosbag2_py can't be imported.
@@ -123,7 +149,7 @@ def open_records(path: Path) -> Iterator[dict[str, Any]]:
         bag = importlib.import_module('gemma_thor_ros.ros.bag')
         records: Iterator[dict[str, Any]] = bag.bag_records(path)
         return records
-    return read_records(path)
+    return read_records(path, on_fault)
 
 
 def _config(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> EngineConfig:
@@ -135,7 +161,7 @@ def _config(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> E
     return EngineConfig.from_mapping(settings)
 
 
-def _generate(runtime: Runtime, record: dict[str, Any]) -> list[int]:
+def _generate(runtime: Runtime, record: dict[str, Any]) -> _Answer:
     """Generate as many tokens as were recorded; an answer that was cancelled is a beginning."""
     engine, chat = runtime.engine, runtime.chat
     assert engine is not None and chat is not None, 'the runtime is ready'
@@ -148,7 +174,8 @@ def _generate(runtime: Runtime, record: dict[str, Any]) -> list[int]:
         result = chat.submit(request).result(ANSWER_TIMEOUT_S)
         if result.code:
             raise RequestError(result.code, result.message)
-        return list(result.token_ids)
+        return _Answer(result.token_ids, result.text, result.reasoning, result.finish_reason,
+                       len(result.tool_calls))
     raw = Request(
         record['request_id'],
         tuple(record['prompt_ids']),
@@ -162,7 +189,20 @@ def _generate(runtime: Runtime, record: dict[str, Any]) -> list[int]:
             tokens.extend(event.token_ids)
         elif event.code:
             raise RequestError(event.code, event.message)
-    return tokens
+    return _Answer(tuple(tokens), _raw_text(runtime, tokens))
+
+
+def _raw_text(runtime: Runtime, token_ids: Sequence[int]) -> str:
+    """Return the text of a raw prompt's answer: control tokens and bytes of no character left out.
+
+    A control token ends a run of bytes, also in the middle of a character.
+    """
+    assert runtime.chat is not None, 'the runtime is ready'
+    runs = [b'']
+    for token_id in token_ids:
+        piece = runtime.chat.token_bytes(token_id)
+        runs = [*runs[:-1], runs[-1] + piece] if piece else [*runs, b'']
+    return ''.join(run.decode('utf-8', 'ignore') for run in runs)
 
 
 def _compare_model(runtime: Runtime, record: dict[str, Any], outcome: Outcome) -> None:
@@ -206,6 +246,29 @@ def _chat_request(record: dict[str, Any]) -> ChatRequest:
     )
 
 
+def _other_words(record: dict[str, Any], answer: _Answer) -> list[str]:
+    """Say where a record's words are not what its own tokens spell, which came out the same."""
+    found = []
+    # Of an answer that was cut, by a cancel or a stop text, the record has the beginning alone.
+    whole = record.get('finish_reason') in _WHOLE and not record.get('stop')
+    for name, now in (('text', answer.text), ('reasoning', answer.reasoning)):
+        recorded = record.get(name, '')
+        if recorded != now if whole else not now.startswith(recorded):
+            found.append(f'{name} was {_short(recorded)}, its tokens spell {_short(now)}')
+    if whole and answer.finish_reason:
+        if record['finish_reason'] != answer.finish_reason:
+            found.append(f'finish_reason was {record["finish_reason"]}, it is '
+                         f'{answer.finish_reason}')
+        if len(record.get('call_ids', ())) != answer.num_calls:
+            found.append(f'it had {len(record.get("call_ids", ()))} tool calls, it has '
+                         f'{answer.num_calls}')
+    return found
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else f'{text[:60]}...')
+
+
 def _first_difference(what: str, expected: Sequence[int], got: Sequence[int]) -> str:
     pairs = zip(expected, got, strict=False)
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(got)))
@@ -215,7 +278,7 @@ def _first_difference(what: str, expected: Sequence[int], got: Sequence[int]) ->
     )
 
 
-def _print(outcomes: Sequence[Outcome], as_json: bool) -> None:
+def _print(outcomes: Sequence[Outcome], faults: Sequence[str], as_json: bool) -> None:
     different = sum(bool(outcome.differences) for outcome in outcomes)
     skipped = sum(bool(outcome.skipped) for outcome in outcomes)
     if as_json:
@@ -223,6 +286,7 @@ def _print(outcomes: Sequence[Outcome], as_json: bool) -> None:
             'records': len(outcomes),
             'different': different,
             'skipped': skipped,
+            'bad_lines': list(faults),
             'outcomes': [asdict(outcome) for outcome in outcomes],
         }
         print(json.dumps(report))
@@ -233,4 +297,7 @@ def _print(outcomes: Sequence[Outcome], as_json: bool) -> None:
             print(f'{outcome.request_id}: {line}')
         for note in outcome.notes:
             print(f'{outcome.request_id}: note: {note}')
-    print(f'{len(outcomes)} records: {different} differ, {skipped} skipped')
+    for fault in faults:
+        print(f'bad line: {fault}')
+    bad = f', {len(faults)} lines are no records' if faults else ''
+    print(f'{len(outcomes)} records: {different} differ, {skipped} skipped{bad}')
