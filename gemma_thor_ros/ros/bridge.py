@@ -25,16 +25,16 @@ from gemma_thor_ros.ros.direct import DirectCalls
 from gemma_thor_ros.ros.frames import FrameSource
 from gemma_thor_ros.ros.guard_link import GuardLink, new_goal_id
 from gemma_thor_ros.ros.guarded import POLL_S, GuardedCalls
-from gemma_thor_ros.ros.interfaces import MAX_TEXT
 from gemma_thor_ros.ros.places import Places
 from gemma_thor_ros.ros.policy_types import Policy
 from gemma_thor_ros.ros.preconditions import Preconditions
 from gemma_thor_ros.ros.rates import RateLimits
+from gemma_thor_ros.ros.summary import summary
 from gemma_thor_ros.ros.targets import forbidden_target
 from gemma_thor_ros.ros.tf_frames import TfFrames, make_frame_source
 from gemma_thor_ros.ros.tool_run import CancelFlag, ToolRun
 from gemma_thor_ros.ros.topic_watch import TopicWatch
-from gemma_thor_ros.ros.verdict import CallEvent, CallRefusedError, Outcome, Step, Verdict, cut
+from gemma_thor_ros.ros.verdict import CallEvent, CallRefusedError, Outcome, Step, Verdict
 from gemma_thor_ros.schema import ToolCall
 
 MAX_TOGETHER = 16                # calls of a turn at a time
@@ -239,7 +239,7 @@ class ToolBridge:
         run.tell(Step.CONFIRMATION_REQUESTED, 'waiting', f'{why}; within {limit_s:g} s')
         question = Question(
             run.request_id, turn.session_id, turn.front_end, tool.name, run.arguments_json,
-            run.target, why, _summary(run, checked))
+            run.target, why, summary(checked, run.target))
 
         def withdrawn() -> bool:
             return run.canceled or bool(run.motion and self.guard.stop_reason())
@@ -275,16 +275,6 @@ class ToolBridge:
             return lambda: self._direct.run(run, bound, checked.fields, message)
         link = self._guarded.send(run, bound, message, checked.duration_s)
         return lambda: self._guarded.follow(run, bound, link)
-
-
-def _summary(run: ToolRun, checked: CheckedCall) -> str:
-    """Return what a person is asked, in one sentence with the values that would be sent."""
-    values = ', '.join(f'{path} = {value:g}' if isinstance(value, float) else f'{path} = {value}'
-                       for path, value in checked.fields.items())
-    what = 'Move the robot' if run.motion else 'Act'
-    duration = f' for {checked.duration_s:g} s' if checked.duration_s else ''
-    return cut(f'{what}: {checked.tool.name} on {run.target}{" with " * bool(values)}{values}'
-               f'{duration}?', MAX_TEXT)
 
 
 def _resolve_targets(node: Node, policy: Policy, guard: str) -> dict[str, str]:

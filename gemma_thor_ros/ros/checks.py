@@ -116,7 +116,7 @@ def check_duplicate(checked: CheckedCall, turn: TurnContext) -> None:
 
 def goal_fields(tool: ToolPolicy, arguments: Any) -> dict[str, Value]:
     """Check all arguments and convert them to message fields by path, quantities in SI."""
-    values = _argument_values(tool, arguments)
+    values = argument_values(tool, arguments)
     fields: dict[str, Value] = {}
     for arg in tool.args:
         if arg.field and arg.name in values:
@@ -133,7 +133,7 @@ def _duration_s(tool: ToolPolicy, arguments: Any) -> float:
     arg = tool.argument(tool.target.duration_arg)
     if arg is None:
         return tool.target.max_duration_s
-    value = _argument_values(tool, arguments)[arg.name]
+    value = argument_values(tool, arguments)[arg.name]
     assert isinstance(value, (int, float)), 'a duration was checked to be a number'
     _check_range(arg, value, '', 1)
     return float(value)
@@ -143,8 +143,8 @@ def _element(arg: Argument, index: int) -> Argument:
     return dataclasses.replace(arg.element, name=f'{arg.name}[{index}]')
 
 
-def _argument_values(tool: ToolPolicy, arguments: Any) -> dict[str, Value]:
-    """Check names, types and enums, and fill in the defaults."""
+def argument_values(tool: ToolPolicy, arguments: Any) -> dict[str, Value]:
+    """Return the values by argument: names, types and enums checked, defaults filled in."""
     if not isinstance(arguments, dict):
         _refuse_schema('the arguments are no object')
     for name in arguments:
