@@ -136,6 +136,10 @@ class Confirmations:
 
     def _on_answer(self, request: srv.Confirm.Request,
                    response: srv.Confirm.Response) -> srv.Confirm.Response:
+        if not request.operator_name.strip():
+            response.error_code = int(ErrorCode.INVALID_REQUEST)
+            response.error_msg = 'operator_name is required: who answers is logged'
+            return response
         with self._lock:
             waiting = self._waiting.get(request.confirmation_id)
             response.taken = waiting is not None and waiting.reply is None

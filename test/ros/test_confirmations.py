@@ -64,10 +64,11 @@ class Operator:
     def open(self) -> list[ConfirmationRequest]:
         return [message for message in self.asked if not message.withdrawn]
 
-    def answer(self, approve: bool, confirmation_id: str = '') -> Confirm.Response:
+    def answer(self, approve: bool, confirmation_id: str = '',
+               name: str = 'Ann') -> Confirm.Response:
         request = Confirm.Request(
             confirmation_id=confirmation_id or self.open()[-1].confirmation_id, approve=approve,
-            operator_name='Ann', reason='' if approve else 'people near')
+            operator_name=name, reason='' if approve else 'people near')
         response: Confirm.Response = self.client.wait(self.service.call_async(request))
         return response
 
@@ -101,7 +102,7 @@ def test_the_question_says_who_what_why_and_until_when(operator: Operator) -> No
     assert (question.tool_name, question.target) == ('always', '/base/succeed')
     assert json.loads(question.arguments_json) == {'distance': 1.5}
     assert question.summary == (
-        'Move the robot: always on /base/succeed with distance = 1.5?')
+        'Move the robot: always on /base/succeed with distance = 1.5 m?')
     assert question.reason == 'the policy wants it for always (always)'
     assert question.limit.sec == 5 and len(question.confirmation_id) == 32
     sent = operator.goals()
@@ -139,6 +140,20 @@ def test_case_d14_no_answer_is_a_no_and_a_late_one_counts_for_nothing(operator: 
     assert not operator.answer(True, 'x' * 1000).taken
     time.sleep(0.2)
     assert operator.goals() == sent
+
+
+def test_an_answer_without_a_name_is_not_taken_and_the_question_waits_on(
+        operator: Operator) -> None:
+    sent = operator.goals()
+    thread, verdicts = operator.start('always')
+    for name in ('', ' \n'):
+        refused = operator.answer(True, name=name)
+        assert not refused.taken and refused.error_code == ErrorCode.INVALID_REQUEST
+        assert 'operator_name is required' in refused.error_msg
+    assert thread.is_alive() and operator.goals() == sent
+    assert operator.answer(False).taken
+    thread.join(5.0)
+    assert verdicts[0].outcome is Outcome.DENIED and operator.goals() == sent
 
 
 def test_the_first_answer_counts(operator: Operator) -> None:
