@@ -34,7 +34,7 @@ _MODEL_FACTS = ('kv_dtype', 'device', 'engine_version', 'weights_hash', 'templat
 _SECRET_TEXTS = ('text', 'reasoning', 'error_msg')
 _SECRET_LISTS = ('messages', 'tools', 'stop', 'prompt_ids', 'completion_ids')
 # What a reader relies on: the type of a field, and that of its items.
-_TYPES: dict[str, tuple[type, type | None]] = {
+_TYPES: dict[str, tuple[Any, type | None]] = {
     'request_id': (str, None),
     'prompt_ids': (list, int),
     'completion_ids': (list, int),
