@@ -3,9 +3,9 @@
 """VisionOps of a CUDA device: one image, launch by launch on one stream.
 
 Products are cuBLAS's where it is there and the weight is bf16, else our own kernels'. Memory
-comes from CuPy's pool, so only a first image of its size allocates. From the second image of one
-size in a row on its launches are a graph: one by one they keep the host busier than the device.
-Knows no order of ops.
+comes from CuPy's pool, so only a first image of its size allocates. Without cuBLAS, which CuPy
+lets into no graph, the launches are one from the second image of one size in a row on. Knows no
+order of ops.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ class CudaVisionOps:
         """What work(patches, columns) gives, an array of its own; inside `scope`."""
         levels, key = device.put(patches), (patches.shape, columns, self.library)
         before, self._newest = self._newest, key
-        captured = self._captured
-        if self.graphs and before == key and (captured is None or captured.key != key):
+        captured, graphs = self._captured, self.graphs and not self.library
+        if graphs and before == key and (captured is None or captured.key != key):
             captured = self._captured = self._capture(key, columns, work)
-        if not self.graphs or captured is None or captured.key != key:
+        if not graphs or captured is None or captured.key != key:
             soft = work(levels, columns)
             self._arrays.clear()
             return soft
@@ -118,7 +118,7 @@ class CudaVisionOps:
     def _capture(self, key: tuple[Any, ...], columns: int, work: Work) -> _Captured | None:
         """The graph of an image of a size that has just been seen, so that tables are there.
 
-        None where the library or the memory does not let it: then there are none from now on.
+        None where the device or its memory does not let it: then there are none from now on.
         """
         self.stream.synchronize()
         self._captured = None            # nothing of the last graph runs any more

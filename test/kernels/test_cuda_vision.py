@@ -135,7 +135,8 @@ def test_a_graph_sees_the_image_of_the_moment(name: str, request: pytest.Fixture
                                               stream: Any) -> None:
     if name == 'embedder':
         request.getfixturevalue('full')
-    vision, plain = on_device(name, stream), on_device(name, stream, graphs=False)
+    vision, plain = (on_device(name, stream, library=False, graphs=graphs)
+                     for graphs in (True, False))
     images = [patches_of(name, 2, 1, seed) for seed in (1, 1, 2, 3)] + [
         patches_of(name, 1, 1), patches_of(name, 2, 1, 4)]
     kept = [vision.encode(*image) for image in images]   # that no later image may change
@@ -151,7 +152,7 @@ def test_without_graphs_where_none_can_be_made(stream: Any,
     def fail(*_: Any) -> None:
         raise RuntimeError('planted')
 
-    vision = on_device('tower', stream)
+    vision = on_device('tower', stream, library=False)
     image = patches_of('tower', 1, 1)
     first = fetched(vision.encode(*image), stream)
     monkeypatch.setattr(device, 'capture', fail)
