@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from gemma_thor_ros.load_device import choose_device, load_cuda, load_drafter, w
 from gemma_thor_ros.load_drafter import DrafterChoice, FoundDrafter, find_drafter
 from gemma_thor_ros.load_identity import kv_identity
 from gemma_thor_ros.load_memory import Pages, choose_kv_dtype, kv_bytes, plan_memory
-from gemma_thor_ros.load_text import read_text, read_tokenizer
+from gemma_thor_ros.load_text import argument_at, read_text, read_tokenizer
 from gemma_thor_ros.load_vision import find_vision
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_step import CudaGemma4
@@ -347,6 +348,7 @@ def _plan_scripted(config: EngineConfig) -> _Plan:
         lambda prompt: next(turns),
         tokenizer.vocab_size,
         step_delay_s=config['model.script_delay'],
+        must_follow=partial(argument_at, tokenizer),
     )
     sliding, full = plan_pages(
         context,

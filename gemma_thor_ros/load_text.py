@@ -34,3 +34,18 @@ def read_text(
     """
     tokenizer = read()
     return tokenizer, Grammars(tokenizer, stop_ids)
+
+
+def argument_at(tokenizer: Tokenizer, answer: tuple[int, ...], index: int) -> str:
+    """Return the token at an index of a script if it is in the arguments of a call, else ''.
+
+    A robot would act on arguments that nobody wrote. The name of a call, and all else, may be
+    what a guide makes of it.
+    """
+    begin, end = (tokenizer.control_id(text) for text in ('<|tool_call>', '<tool_call|>'))
+    before = answer[:index]
+    begun = max((i for i, token in enumerate(before) if token == begin), default=-1)
+    if begun < 0 or end in before[begun:] or '{' not in tokenizer.decode(before[begun:]):
+        return ''
+    call = tokenizer.decode(before[begun + 1:])
+    return f'{tokenizer.decode(answer[index:index + 1])!r} behind {call!r}'

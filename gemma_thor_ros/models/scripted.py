@@ -40,6 +40,10 @@ class PageFault(RuntimeError):
     """The page tables do not lead to the sequence's own history."""
 
 
+class ScriptError(RuntimeError):
+    """A token of the script was refused where the answer has to follow it."""
+
+
 @dataclass(frozen=True)
 class ScriptedConfig:
     """The part of a model's config that the engine reads."""
@@ -75,18 +79,22 @@ class ScriptedModel:
     """`script(prompt ids) -> answer ids`, served through the model interface.
 
     Give `sliding_window` the size that the test needs; the default is Gemma 4's. `num_steps` and
-    `num_rows` count what was run.
+    `num_rows` count what was run. `must_follow(answer, index)` says what stands at an index of an
+    answer that may not be left there, '' where it may; without it the script may be left anywhere,
+    and what follows is any token that was let through.
     """
 
     def __init__(self, script: Callable[[tuple[int, ...]], Sequence[int]], vocab_size: int, *,
                  sliding_window: int = 1024, end_id: int = END_OF_TURN, step_delay_s: float = 0.0,
-                 on_step: Callable[[int, Batch], None] | None = None) -> None:
+                 on_step: Callable[[int, Batch], None] | None = None,
+                 must_follow: Callable[[tuple[int, ...], int], str] | None = None) -> None:
         self.script = script
         self.vocab_size = vocab_size
         self.config = ScriptedConfig(sliding_window)
         self.end_id = end_id
         self.step_delay_s = step_delay_s
         self.on_step = on_step
+        self.must_follow = must_follow
         self.num_steps = 0
         self.num_rows = 0
         self._answers: dict[bytes, tuple[int, ...]] = {}
@@ -99,7 +107,7 @@ class ScriptedModel:
     def forward(self, batch: Batch, kv_cache: ScriptedKVCache) -> npt.NDArray[np.float32]:
         """Write the rows to their pages, read the history back, give (R, V) float32 logits.
 
-        Raises PageFault, and whatever `on_step` or the script raises.
+        Raises PageFault, ScriptError, and whatever `on_step` or the script raises.
         """
         step = self.num_steps
         self.num_steps += 1
@@ -147,7 +155,20 @@ class ScriptedModel:
             if len(self._answers) >= _CACHED_ANSWERS:
                 self._answers.clear()
             self._answers[key] = answer
+        if self.must_follow is not None:
+            self._check_followed(answer, history[num_prompt:].tolist())
         return answer, history.size - num_prompt
+
+    def _check_followed(self, answer: tuple[int, ...], generated: list[int]) -> None:
+        pairs = enumerate(zip(answer, generated, strict=False))
+        index = next((i for i, (wanted, got) in pairs if wanted != got), -1)
+        assert self.must_follow is not None, 'the caller has looked'
+        where = self.must_follow(answer, index) if index >= 0 else ''
+        if where:
+            raise ScriptError(
+                f'the script can not be followed at its token {index}, {where}: it was refused '
+                f'there, and token {generated[index]} came instead. Guided calls have '
+                'their arguments in alphabetical order, and within their limits')
 
 
 def write_pages(span: Span, batch: Batch, kv_cache: ScriptedKVCache) -> None:
