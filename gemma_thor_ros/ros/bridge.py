@@ -202,7 +202,7 @@ class ToolBridge:
 
     def _check_now(self, run: ToolRun) -> None:
         guarded = self.policy.tools[run.call.name].target.guarded
-        fault = self.guard.fault() if guarded else ''
+        fault = (self.guard.fault() or self.guard.target_fault(run.target)) if guarded else ''
         if fault:
             raise CallRefusedError(Outcome.UNAVAILABLE, fault)
         self._check_stop(run)            # first, since a stop cancels the request as well

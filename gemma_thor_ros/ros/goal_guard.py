@@ -39,6 +39,7 @@ from gemma_thor_ros.ros.machine import run_ahead, runs_ahead
 from gemma_thor_ros.ros.spinning import Spinner, run_node
 from gemma_thor_ros.ros.stop_latch import LatchFile, Stops, state_path
 from gemma_thor_ros.ros.targets import forbidden_target
+from gemma_thor_ros.ros.twins import TWINS_S, Twins
 from gemma_thor_ros.srv import ReleaseStop
 
 TICK_S = 0.02
@@ -46,6 +47,7 @@ PUBLISH_PERIOD_S = 0.1
 LAST_CANCELS_S = 1.0             # at the end of the process
 MAX_CHILDREN = 64                # goals at a time; more would be a fault of the node
 MAX_STREAM_S = 86400.0           # of a publish; policies set lower limits
+TWO_NODES = 'two nodes of this name are running'
 
 LATEST_QOS = QoSProfile(depth=1)
 INHIBIT_QOS = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -63,9 +65,11 @@ class NodeWatch:
         self.active = False
         self._max_age_s = max_age_s
         self._received: float | None = None
+        self.twins = Twins()
 
     def on_beat(self, beat: Heartbeat, now: float) -> None:
         """Take a heartbeat."""
+        self.twins.hear(beat.instance_id, now)
         self.instance_id, self.active, self._received = beat.instance_id, beat.active, now
 
     def age_s(self, now: float) -> float:
@@ -78,6 +82,8 @@ class NodeWatch:
             return 'the node has not been heard yet'
         if now - self._received > self._max_age_s:
             return f'the heartbeat of the node is older than {self._max_age_s:g} s'
+        if self.twins.seen(now):
+            return TWO_NODES
         return '' if self.active else 'the node is not active'
 
 
@@ -107,6 +113,7 @@ class GoalGuard(Node):
         self._ending = ''
         self._last_reason: str | None = None
         self._published_at = -1e9
+        self._other_guard_at = -1e9
         self._state_publisher = self.create_publisher(GuardState, '~/state', LATEST_QOS)
         inhibit = f'{self._llm_node}/motion_inhibit'
         self._inhibit_publisher = self.create_publisher(Bool, inhibit, INHIBIT_QOS)
@@ -114,6 +121,7 @@ class GoalGuard(Node):
             self._subscribe_to_stop(topic)
         self.create_subscription(Heartbeat, f'{self._llm_node}/heartbeat', self._on_heartbeat,
                                  LATEST_QOS)
+        self.create_subscription(GuardState, '~/state', self._on_state, LATEST_QOS)
         self.create_service(ReleaseStop, f'{self._llm_node}/release_stop', self._on_release)
         self._server = ActionServer(
             self, RunChild, '~/run_child', self._run_child, cancel_callback=self._on_cancel,
@@ -173,10 +181,15 @@ class GoalGuard(Node):
     # Heartbeat and time
 
     def _on_heartbeat(self, beat: Heartbeat) -> None:
-        self._watch.on_beat(beat, time.monotonic())
+        now = time.monotonic()
+        self._watch.on_beat(beat, now)
+        twins = self._watch.twins.seen(now)
+        if twins:
+            self.get_logger().error(f'two nodes named {self._llm_node} are running: end one; '
+                                    'until then no goal is taken', throttle_duration_sec=10.0)
         for goal_id, child in list(self._children.items()):
             if self._owners[goal_id] != beat.instance_id:
-                child.cancel('canceled', 'the node was started anew')
+                child.cancel('canceled', TWO_NODES if twins else 'the node was started anew')
         if not beat.active:
             self._tick()
 
@@ -197,9 +210,21 @@ class GoalGuard(Node):
             del self._children[goal_id], self._owners[goal_id]
         if self._stops.fault:
             self.get_logger().error(self._stops.fault, throttle_duration_sec=10.0)
-        inhibit = self._ending or reason or self._escalations()
+        inhibit = self._ending or reason or self._twins(now) or self._escalations()
         if inhibit != self._last_reason or now - self._published_at >= PUBLISH_PERIOD_S:
             self._publish(now, reason, inhibit)
+
+    def _on_state(self, state: GuardState) -> None:
+        """Notice another guard of this name: the two would contradict each other."""
+        if state.instance_id != self.instance_id:
+            self._other_guard_at = time.monotonic()
+            self.get_logger().error('another guard of this name is running: end one; until then '
+                                    'motion is inhibited', throttle_duration_sec=10.0)
+
+    def _twins(self, now: float) -> str:
+        if now - self._other_guard_at < TWINS_S:
+            return 'another guard of this name is running'
+        return TWO_NODES if self._watch.twins.seen(now) else ''
 
     def _escalations(self) -> str:
         return '; '.join(f'{child.order.target}: {child.escalated}'
@@ -290,7 +315,8 @@ class GoalGuard(Node):
     def _motion_fault(self, request: RunChild.Goal) -> str:
         if not request.motion:
             return ''
-        reason = self._stops.reason(time.monotonic()) or self._escalations()
+        now = time.monotonic()
+        reason = self._stops.reason(now) or self._twins(now) or self._escalations()
         return f'motion is stopped: {reason}' if reason else ''
 
     def _topic_fault(self, target: str) -> str:

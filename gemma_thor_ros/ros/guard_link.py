@@ -28,6 +28,8 @@ from unique_identifier_msgs.msg import UUID
 from gemma_thor_ros.action import RunChild
 from gemma_thor_ros.goal_client import GoalClient
 from gemma_thor_ros.msg import GuardState
+from gemma_thor_ros.ros.targets import forbidden_target
+from gemma_thor_ros.ros.twins import Twins
 
 MAX_STATE_AGE_S = 0.5            # older: no new goal
 START_S = 5.0                    # after this, who has not been found is not there
@@ -81,6 +83,10 @@ class GuardLink:
         self._closed = False
         self._cancel_clients: dict[str, Any] = {}
         self._publishers: dict[str, Any] = {}
+        self._topics: dict[str, Any] = {}        # what tools publish on -> message class
+        self._topic_faults: dict[str, str] = {}
+        self._stop_topics: frozenset[str] | None = None
+        self._guards = Twins()
         self._subscription = node.create_subscription(
             GuardState, f'{guard}/state', self._on_state, QoSProfile(depth=1),
             callback_group=group)
@@ -98,10 +104,16 @@ class GuardLink:
                 CancelGoal, f'{target}/{CANCEL_SERVICE}', callback_group=self._group)
 
     def watch_topic(self, target: str, message_class: Any) -> None:
-        """Prepare the direct way to stop a publish on `target`."""
-        if target not in self._publishers:
-            self._publishers[target] = self._node.create_publisher(
-                message_class, target, QoSProfile(depth=1))
+        """Prepare the direct way to stop a publish on `target`.
+
+        Its publisher is made once the guard has said which topics are stop topics: on one of those
+        it would be a second publisher, which stops the robot.
+        """
+        self._topics[target] = message_class
+
+    def target_fault(self, target: str) -> str:
+        """Return why no tool may use a target after all, or ''."""
+        return self._topic_faults.get(target, '')
 
     def publish_directly(self, target: str, message: Any) -> bool:
         """Publish a message ourselves, a few times; True when somebody listens."""
@@ -137,8 +149,11 @@ class GuardLink:
             return f'the goal guard {self._guard} has not been heard'
         if self.state_age_s() > MAX_STATE_AGE_S:
             return f'the goal guard {self._guard} has been silent for {self.state_age_s():.1f} s'
+        if self._guards.seen(time.monotonic()):
+            return f'two goal guards named {self._guard} are running'
         if state.node_instance_id != self.instance_id:
-            return 'the goal guard does not hear this node'
+            why = f': {state.reason}' if state.reason else ''
+            return f'the goal guard does not hear this node{why}'
         if not 0.0 <= state.heartbeat_age_s <= MAX_STATE_AGE_S:
             return 'the goal guard has not heard this node for too long'
         if not self._run_child.server_is_ready():
@@ -188,7 +203,8 @@ class GuardLink:
             return 'the tools of the node were closed'
         state = self.state
         if state is not None and state.instance_id != link.guard_instance_id:
-            return 'the goal guard was started anew'
+            return (f'two goal guards named {self._guard} are running'
+                    if self._guards.seen(time.monotonic()) else 'the goal guard was started anew')
         age = self.state_age_s()
         return f'the goal guard has been silent for {age:.1f} s' if age > LOST_AFTER_S else ''
 
@@ -224,13 +240,19 @@ class GuardLink:
         self._run_child.destroy()
         for client in self._cancel_clients.values():
             self._node.destroy_client(client)
-        for publisher in self._publishers.values():
-            self._node.destroy_publisher(publisher)
+        with self._lock:
+            for publisher in self._publishers.values():
+                self._node.destroy_publisher(publisher)
+            self._publishers.clear()
         self._cancel_clients.clear()
-        self._publishers.clear()
 
     def _on_state(self, state: GuardState) -> None:
+        if self._guards.hear(state.instance_id, time.monotonic()):
+            self._node.get_logger().error(
+                f'two goal guards named {self._guard} are running: end one; until then nothing is '
+                'sent', throttle_duration_sec=10.0)
         with self._lock:
+            self._open_topics(frozenset(source.topic for source in state.sources))
             # A guard that is heard for the first time may still wait for its stop topics.
             news = self._latest is not None or state.latched
             self._latest = (state, time.monotonic())
@@ -239,6 +261,29 @@ class GuardLink:
         if tell:
             for listener in self._stop_listeners:
                 listener(state.reason)
+
+    def _open_topics(self, stop_topics: frozenset[str]) -> None:
+        """Publish on what tools publish on, but never on a stop topic."""
+        if self._closed or (stop_topics == self._stop_topics
+                            and self._topics.keys() == self._publishers.keys()
+                            | self._topic_faults.keys()):
+            return
+        self._stop_topics = stop_topics
+        for target, message_class in self._topics.items():
+            fault = forbidden_target(target, (), stop_topics)
+            if fault and target not in self._topic_faults:
+                self._node.get_logger().error(f'a tool publishes on {target}: {fault}; it is '
+                                              'refused, take it out of the policy')
+            if fault:
+                self._topic_faults[target] = fault
+                publisher = self._publishers.pop(target, None)
+                if publisher is not None:
+                    self._node.destroy_publisher(publisher)
+                continue
+            self._topic_faults.pop(target, None)
+            if target not in self._publishers:
+                self._publishers[target] = self._node.create_publisher(
+                    message_class, target, QoSProfile(depth=1))
 
 
 class ChildLink:

@@ -208,6 +208,23 @@ def test_a_guard_that_was_started_anew_takes_new_goals_and_the_old_ones_are_lost
     assert verdicts[0].status == 'lost' and 'agreed' in verdicts[0].reason
     guarded.client.wait_until(lambda: guarded.run('think').succeeded, 10.0)
 
+    # A second one of a name beside it is told from one that was started anew, and named.
+    client, link = guarded.client, guarded.bridge.guard
+    twin = Heartbeat(client.node, lambda: True)
+    twin.start()
+    try:
+        guarded.guard.wait_for('two nodes named /test_client are running')
+        client.wait_until(lambda: 'two nodes of this name' in link.motion_fault(), 5.0)
+        assert 'two nodes of this name' in guarded.run('think').reason
+    finally:
+        twin.stop()
+    guarded.processes.module(GUARD, *guarded.arguments).wait_for('another guard of this name')
+    guarded.guard.wait_for('another guard of this name is running')
+    client.wait_until(lambda: 'two goal guards named /goal_guard' in link.fault(), 5.0)
+    client.wait_until(lambda: all(state.motion_inhibit for state in guarded.states[-8:]), 5.0,
+                      'two guards that do not contradict each other')
+    assert guarded.run('drive').outcome is Outcome.UNAVAILABLE
+
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_the_guard_ends_cleanly_and_cancels_what_it_holds(guarded: Guarded, number: int) -> None:

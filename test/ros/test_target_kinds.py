@@ -58,6 +58,10 @@ tools:
     publish: {name: display, type: std_msgs/msg/String}
     args:
       text: {type: string, field: data}
+  halt:
+    description: Publish on a stop topic, which nobody may.
+    motion: false
+    publish: {name: stop, type: std_msgs/msg/Bool}
   lamp:
     description: Switch the lamp.
     motion: false
@@ -232,6 +236,15 @@ def test_a_stop_stops_at_once_and_refuses_more(robot: Robot) -> None:
         operator_name='Ann', reason='test'))).released, 5.0)
     robot.rig.wait_allowed()
     assert not robot.twists
+
+
+def test_a_tool_on_a_stop_topic_is_refused_and_is_no_second_publisher(robot: Robot) -> None:
+    """The bridge can't know the stop topics before the guard has told them."""
+    assert robot.client.node.count_publishers('/stop') == 1
+    assert not robot.rig.bridge.guard.motion_fault()
+    verdict = robot.run('halt')
+    assert verdict.outcome is Outcome.UNAVAILABLE
+    assert verdict.reason == '/stop is a stop topic, which tools may not reach'
 
 
 def test_an_inactive_node_stops(robot: Robot) -> None:
