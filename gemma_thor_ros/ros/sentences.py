@@ -33,8 +33,9 @@ ABBREVIATIONS = frozenset((
 ))  # fmt: skip
 # Those that may end a sentence too: before a capital letter they do.
 _EITHER = frozenset(
-    ('a.m', 'co', 'etc', 'inc', 'ltd', 'max', 'min', 'no', 'p.m', 'sat', 'sun', 'u.k', 'u.s')
+    ('a.m', 'co', 'etc', 'inc', 'ltd', 'max', 'min', 'no', 'p.m', 'sat', 'sun')
 )
+_DOTTED = re.compile(r'(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}')  # U.S, Ph.D, M.Sc
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,9 @@ class SentenceSplitter:
 
 def _is_abbreviation(word: str) -> bool:
     lower = word.lower()
-    return lower in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word.isupper())
+    if lower in ABBREVIATIONS or _DOTTED.fullmatch(word) is not None:
+        return True
+    return len(word) == 1 and word.isalpha() and word.isupper()
 
 
 def _cut_at(raw: str, limit: int) -> int:

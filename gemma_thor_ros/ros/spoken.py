@@ -8,6 +8,7 @@ or ROS.
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 
@@ -87,8 +88,8 @@ CURRENCIES: dict[str, tuple[str, str]] = {
 }
 # What is left of these after units and markdown is said in words, or not at all.
 SYMBOLS: dict[str, str] = {
-    '°': ' degrees',
-    '%': ' percent',
+    '°': ' degrees ',
+    '%': ' percent ',
     '&': ' and ',
     '=': ' equals ',
     '×': ' times ',
@@ -101,20 +102,23 @@ SYMBOLS: dict[str, str] = {
     '→': ' to ',
     '√': ' square root of ',
     'π': ' pi ',
-    '€': ' euros',
-    '£': ' pounds',
-    '¥': ' yen',
-    '$': ' dollars',
+    '€': ' euros ',
+    '£': ' pounds ',
+    '¥': ' yen ',
+    '$': ' dollars ',
     '_': ' ',
     '|': ', ',
     '\\': ' ',
 }
-_SILENT = '`*#<>[]{}~^•▪◦‣'
+_SILENT = '`*#<>[]{}~•▪◦‣'
 
 _UNIT = '|'.join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
 _NUMBER = r'\d+(?:,\d{3})*(?:\.\d+)?'
-_WITH_UNIT = re.compile(rf'(?<![\w.,])({_NUMBER})[  ]?({_UNIT})(?![\w/°²³^])')
-_RANGE = re.compile(rf'(?<![\w.,–-])({_NUMBER}) ?[-–] ?(?={_NUMBER}[  ]?(?:{_UNIT})(?![\w/]))')
+_WITH_UNIT = re.compile(rf'(?<![\w.,])({_NUMBER})[  ]?({_UNIT})(?:/({_UNIT}))?(?![\w/°²³^])')
+_RANGE = re.compile(
+    rf'(?<![\w.,–-])({_NUMBER}) ?[-–] ?'
+    rf'(?={_NUMBER}[  ]?(?:{_UNIT})(?:/(?:{_UNIT}))?(?![\w/]))'
+)
 _SPAN = re.compile(r'(?<=\d) ?– ?(?=\d)')
 _MINUS = re.compile(r'(?<![\w.,)°%])[-−](?=\d)')
 _PLUS = re.compile(r'(?<![\w.,)])\+(?=\d)')
@@ -130,8 +134,18 @@ _NUMBERED = re.compile(r'#(?=\d)')
 _ABOUT = re.compile(r'(?<!~)~(?=\d)')
 _TIMES = re.compile(r'(?<=\d) ?\* ?(?=\d)')
 _ADDED = re.compile(r'(?<=\d) \+ (?=\d)')
-_LESS = re.compile(r'(?<=[\w)]) < (?=\w)')
-_MORE = re.compile(r'(?<=[\w)]) > (?=\w)')
+_LESS = re.compile(r'(?<=[\w)]) < (?=\w)|(?<=\d)<(?=\d)')
+_MORE = re.compile(r'(?<=[\w)]) > (?=\w)|(?<=\d)>(?=\d)')
+_SCIENTIFIC = re.compile(r'(?<![\w.,])(\d+(?:\.\d+)?)[eE]([-−+]?)(\d+)(?!\w|\.\w)')
+_POWER = re.compile(
+    r'(?<=[\w)])\^\{?(?=[-−+]?[\w(])'
+    r'|(?:(?<=[\d)])|(?<=(?<![\w*])[A-Za-z])) ?\*\* ?(?=[-−]?[\d(])'
+)
+_ENTITY = re.compile(r'&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]\w{1,30});')
+_VARIABLE = re.compile(r'(?<!\w)\$\{?(?=[A-Za-z_])')
+_UNTIL = re.compile(r'(?<=\d)~(?=\d)')
+# Of two numbers with silent marks between them there must not become one.
+_APART = re.compile(rf'(?<=\d)[{re.escape(_SILENT)}´¨]+(?=\d)')
 _QUOTE = re.compile(r'^\s*(?:>\s?)+')
 _HEADING = re.compile(r'^\s*#{1,6}(?:\s+|$)')
 _BULLET = re.compile(r'^\s*[-*+•▪◦‣]\s+(?:\[[ xX]\]\s+)?')
@@ -161,6 +175,9 @@ def spoken(text: str, at_line_start: bool = True, units: bool = True) -> str:
     text = _without_markup(text)
     if units:
         text = _in_words(text)
+    else:
+        text = _TIMES.sub('×', _POWER.sub('^', text))
+    text = _APART.sub(' ', text)
     text = ''.join(_said(c, units) for c in text)
     text = _SPACES.sub(' ', text).strip()
     text = _REPEATED.sub(',', _BEFORE_MARK.sub(r'\1', text)).strip()
@@ -172,16 +189,22 @@ def _without_markup(text: str) -> str:
     text = _LINK.sub(r'\1', text)
     text = _LINK_REST.sub('', text)
     text = _ADDRESS.sub(' a link ', text)
-    return _TAG.sub(' ', text)
+    text = _TAG.sub(' ', text)
+    text = _ENTITY.sub(lambda m: html.unescape(m[0]), text)
+    return _VARIABLE.sub('', text)
 
 
 def _in_words(text: str) -> str:
     text = _MONEY_BEFORE.sub(lambda m: _amount(m[2], CURRENCIES[m[1]]), text)
     text = _MONEY_BEHIND.sub(lambda m: _amount(m[1], CURRENCIES[m[2]]), text)
+    text = _SCIENTIFIC.sub(_scientific, text)
     text = _RANGE.sub(r'\1 to ', text)
     text = _MINUS.sub('minus ', text)
     text = _PLUS.sub('plus ', text)
-    text = _WITH_UNIT.sub(lambda m: _amount(m[1], UNITS[m[2]]), text)
+    text = _WITH_UNIT.sub(_quantity, text)
+    text = _POWER.sub(' to the power of ', text)
+    text = _MINUS.sub('minus ', text)
+    text = _UNTIL.sub(' to ', text)
     text = _SPAN.sub(' to ', text)
     text = _TIMES.sub(' times ', text)
     text = _ADDED.sub(' plus ', text)
@@ -191,12 +214,24 @@ def _in_words(text: str) -> str:
     return _ABOUT.sub('about ', text)
 
 
+def _scientific(match: re.Match[str]) -> str:
+    sign = 'minus ' if match[2] in ('-', '−') and match[2] else ''
+    return f'{match[1]} times 10 to the power of {sign}{match[3]}'
+
+
+def _quantity(match: re.Match[str]) -> str:
+    per = f' per {UNITS[match[3]][0]}' if match[3] else ''
+    return _amount(match[1], UNITS[match[2]]) + per
+
+
 def _amount(number: str, words: tuple[str, str]) -> str:
     return f'{number} {words[0] if number == "1" else words[1]}'
 
 
 def _said(character: str, units: bool) -> str:
     """Return what a character that is left over becomes."""
+    if character == '^':
+        return ' ' if units else character
     if character in _SILENT:
         return ''
     if character in '_|\\' or (units and character in SYMBOLS):

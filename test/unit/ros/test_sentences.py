@@ -38,6 +38,8 @@ def said(text):
         ('J. R. Miller came. Fine.', ['J. R. Miller came.', 'Fine.']),
         ('It is at 5 p.m. The dock is free.', ['It is at 5 p.m.', 'The dock is free.']),
         ('At 5 p.m. tomorrow.', ['At 5 p.m. tomorrow.']),
+        ('The U.S. Navy and a Ph.D. Student came. So did I.',
+         ['The U.S. Navy and a Ph.D. Student came.', 'So did I.']),
         ('Version 3.5 is out. Ok.', ['Version 3.5 is out.', 'Ok.']),
         ('Well... let me see. Hm... Then go.', ['Well... let me see.', 'Hm...', 'Then go.']),
         ('He said "Stop." Then it did.', ['He said "Stop."', 'Then it did.']),
@@ -87,6 +89,38 @@ def test_pieces(text, expected):
 )
 def test_units_in_words(text, expected):
     assert spoken(text) == expected
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected', 'as_written'),
+    [
+        ('2**3 is 8', '2 to the power of 3 is 8', '2^3 is 8'),
+        ('x^2 and 2^{10}', 'x to the power of 2 and 2 to the power of 10', 'x^2 and 2^10'),
+        ('10^-3 m', '10 to the power of minus 3 metres', '10^-3 m'),
+        ('**Total** 2, **3**rd', 'Total 2, 3rd', 'Total 2, 3rd'),
+        ('1[2] and 5`6`', '1 2 and 5 6', '1 2 and 5 6'),
+        ('5~7', '5 to 7', '5 7'),
+        ('3<4', '3 less than 4', '3 4'),
+        ('$HOME_dir or ${TMP}', 'HOME dir or TMP', 'HOME dir or TMP'),
+        ('R&amp;D, 1 &lt; 2', 'R and D, 1 less than 2', 'R&D, 1 2'),
+        ('4 m3/h', '4 cubic metres per hour', '4 m3/h'),
+        ('2-3 l/min', '2 to 3 litres per minute', '2-3 l/min'),
+        ('1 N/m', '1 newton per metre', '1 N/m'),
+        ('1.5e3 m', '1.5 times 10 to the power of 3 metres', '1.5e3 m'),
+        ('2e-3 s', '2 times 10 to the power of minus 3 seconds', '2e-3 s'),
+    ],
+)  # fmt: skip
+def test_no_number_is_changed(text, expected, as_written):
+    assert spoken(text) == expected
+    assert spoken(text, units=False) == as_written
+
+
+@given(st.integers(0, 999), st.text('`*#<>[]{}~^´¨•', min_size=1, max_size=3),
+       st.integers(0, 999), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_marks_between_two_numbers_never_make_one(left, marks, right, units):
+    numbers = re.findall(r'\d+', spoken(f'at {left}{marks}{right} now', units=units))
+    assert numbers in ([str(left), str(right)], [str(left)]), numbers
 
 
 def test_units_can_be_left_as_they_are():
