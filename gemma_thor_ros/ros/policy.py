@@ -32,6 +32,7 @@ from gemma_thor_ros.ros.policy_types import (
     ResultField,
     ToolPolicy,
 )
+from gemma_thor_ros.ros.policy_values import check_preconditions, check_values
 
 RESERVED_RESULT_NAMES = ('status', 'reason', 'age_s')
 
@@ -53,6 +54,7 @@ def parse_policy(text: str, name: str = 'policy') -> Policy:
 def _policy(source: PolicyFile) -> Policy:
     tools = {name: _tool(source, name, data) for name, data in source.data['tools'].items()}
     areas, preconditions = read_areas(source), read_preconditions(source)
+    check_preconditions(source, preconditions)
     for name, tool in tools.items():
         check_place(source, ('tools', name), tool, areas)
         check_rules(source, ('tools', name), tool, set(tools), preconditions)
@@ -84,6 +86,7 @@ def _tool(source: PolicyFile, name: str, data: dict[str, Any]) -> ToolPolicy:
     for arg in args:
         check_links(source, (*path, 'args', arg.name), tool, arg)
     check_target(source, path, tool)
+    check_values(source, path, tool)
     _check_targets(source, path, tool)
     return tool
 

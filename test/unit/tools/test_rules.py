@@ -138,6 +138,8 @@ def test_a_motion_that_may_not_follow_results_is_refused() -> None:
     ('max_age_s: 2, ', '', 10, 'localized needs max_age_s'),
     ('    field: percentage\n', '', 3, 'needs a field and one of min, max and equals'),
     ('    min: 0.2\n', '', 3, 'needs a field and one of min, max and equals'),
+    ('    min: 0.2\n', '    min: 0.9\n    max: 0.2\n', 8,
+     'max of charged, 0.2, is below its min, 0.9'),
     ('    min: 0.2\n', '    min: 0.2\n    equals: 1\n', 8, 'either equals or min and max'),
     ('sensor_msgs/msg/BatteryState', 'sensor_msgs/BatteryState', 5, 'type'),
 ])
