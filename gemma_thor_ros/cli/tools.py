@@ -17,6 +17,9 @@ from typing import Any
 from gemma_thor_ros import resources
 from gemma_thor_ros.schema import ConfigError
 
+# What no tool may reach is judged by the names that the two nodes have unless they are renamed.
+NODE, GUARD = '/llm_node', '/goal_guard'
+
 
 def add_parser(subparsers: Any, name: str = 'tools') -> None:
     """Declare the verb on an argparse sub-parser collection."""
@@ -57,6 +60,12 @@ def check_policy(file: str, file_only: bool = False) -> dict[str, Any]:
     path = resources.folder('config') / 'tools' / 'demo.yaml' if file == 'demo' else Path(file)
     try:
         policy = importlib.import_module('gemma_thor_ros.ros.policy').load_policy(path)
+        targets = importlib.import_module('gemma_thor_ros.ros.targets')
+
+        def expand(name: str) -> str:
+            return str(targets.expand_name(name, NODE))
+
+        targets.resolve_targets(policy, expand, expand, (NODE, GUARD))
         if not file_only:
             importlib.import_module('gemma_thor_ros.ros.binding').bind_policy(policy)
     except ConfigError as error:

@@ -30,7 +30,7 @@ from gemma_thor_ros.ros.policy_types import Policy
 from gemma_thor_ros.ros.preconditions import Preconditions
 from gemma_thor_ros.ros.rates import RateLimits
 from gemma_thor_ros.ros.summary import summary
-from gemma_thor_ros.ros.targets import forbidden_target
+from gemma_thor_ros.ros.targets import resolve_targets
 from gemma_thor_ros.ros.tf_frames import TfFrames, make_frame_source
 from gemma_thor_ros.ros.tool_run import CancelFlag, ToolRun
 from gemma_thor_ros.ros.topic_watch import TopicWatch
@@ -72,7 +72,10 @@ class ToolBridge:
         self._dry_run = dry_run
         self._bound = bind_policy(policy)
         guard_name = node.resolve_service_name('goal_guard' if guard == 'auto' else guard)
-        self._targets = _resolve_targets(node, policy, guard_name)
+        # Topics and the rest are resolved, and remapped, by the node's own rules.
+        self._targets = resolve_targets(
+            policy, node.resolve_topic_name, node.resolve_service_name,
+            (node.get_fully_qualified_name(), guard_name))
         self.guard = GuardLink(node, guard_name, instance_id, callback_group)
         self._guarded = GuardedCalls(self.guard)
         for name, target in self._targets.items():
@@ -275,23 +278,6 @@ class ToolBridge:
             return lambda: self._direct.run(run, bound, checked.fields, message)
         link = self._guarded.send(run, bound, message, checked.duration_s)
         return lambda: self._guarded.follow(run, bound, link)
-
-
-def _resolve_targets(node: Node, policy: Policy, guard: str) -> dict[str, str]:
-    """Resolve (and remap) all names; refuse those that no tool may reach."""
-    own: Sequence[str] = (node.get_fully_qualified_name(), guard)
-    targets: dict[str, str] = {}
-    for name, tool in policy.tools.items():
-        kind = tool.target.kind
-        resolve = (node.resolve_topic_name if kind in ('publish', 'read')
-                   else node.resolve_service_name)
-        targets[name] = resolve(tool.target.name)
-        # Reading is harmless: the robot's clock, or whether the stop is pressed.
-        fault = '' if kind == 'read' else forbidden_target(targets[name], own, ())
-        if fault:
-            key = 'node' if kind == 'parameter' else 'name'
-            policy.source.fail(('tools', name, kind, key), fault)
-    return targets
 
 
 def _ignore(_: CallEvent) -> None:

@@ -8,7 +8,11 @@ again for every goal. Knows no rclpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:                        # the guard loads no policy
+    from gemma_thor_ros.ros.policy_types import Policy
 
 # Whole names, in any namespace or at the root.
 _SYSTEM_NAMES = ('tf', 'tf_static', 'clock', 'rosout', 'parameter_events', 'diagnostics')
@@ -42,3 +46,33 @@ def forbidden_target(target: str, own_nodes: Iterable[str], stop_topics: Iterabl
     if parts[-1] in _NODE_SERVICES or parts[0] in _SYSTEM_NAMES or parts[-1] in _SYSTEM_NAMES:
         return f'{target} is a name of the ROS system, which tools may not reach'
     return ''
+
+
+def resolve_targets(policy: Policy, topic: Callable[[str], str], other: Callable[[str], str],
+                    own_nodes: Sequence[str]) -> dict[str, str]:
+    """Return the resolved name of each tool's target; refuse those that no tool may reach.
+
+    `topic` resolves names of topics, `other` those of actions, services and nodes. Stop topics are
+    the guard's and not known here.
+
+    Raises:
+        ConfigError: 'file:line: message' for the first fault.
+    """
+    targets: dict[str, str] = {}
+    for name, tool in policy.tools.items():
+        kind = tool.target.kind
+        resolve = topic if kind in ('publish', 'read') else other
+        targets[name] = resolve(tool.target.name)
+        # Reading is harmless: the robot's clock, or whether the stop is pressed.
+        fault = '' if kind == 'read' else forbidden_target(targets[name], own_nodes, ())
+        if fault:
+            key = 'node' if kind == 'parameter' else 'name'
+            policy.source.fail(('tools', name, kind, key), fault)
+    return targets
+
+
+def expand_name(name: str, node: str) -> str:
+    """Return the absolute form of a name in the root namespace, '~' being `node`; no remaps."""
+    if name.startswith('~'):
+        return f'{node}{name[1:]}' if name[1:2] == '/' else f'{node}/{name[1:]}'.rstrip('/')
+    return name if name.startswith('/') else f'/{name}'

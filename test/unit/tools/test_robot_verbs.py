@@ -153,6 +153,19 @@ def test_a_policy_is_checked(tmp_path, capsys):
     assert main(['tools', 'check', str(tmp_path / 'none.yaml')]) == 1
 
 
+def test_a_policy_whose_target_the_node_would_refuse_is_not_sound(tmp_path, capsys):
+    text = ('version: 1\ntools:\n  x:\n    description: X.\n    motion: false\n'
+            '    publish: {name: %s, type: std_msgs/msg/String}\n')
+    file = tmp_path / 'p.yaml'
+    for name in ('/clock', '/demo_robot/set_parameters', 'llm_node/chat', '~/chat',
+                 'goal_guard/x'):
+        file.write_text(text % name)
+        assert main(['tools', 'check', str(file)]) == 1, name
+        assert 'p.yaml:6: ' in (said := capsys.readouterr().out) and 'may not reach' in said
+    file.write_text(text % 'display')
+    assert main(['tools', 'check', str(file)]) == 0
+
+
 def test_ros2_gemma_is_a_command_of_ros2cli(node, capsys, monkeypatch):
     """On a stand-in of the class that ros2cli gives; ros2cli itself is in no package registry."""
     command = types.ModuleType('ros2cli.command')
