@@ -144,7 +144,17 @@ class SavedSessions:
             if error.code is not ErrorCode.MEMORY:
                 raise
             return None, error.message
-        return prefix, '' if prefix is not None else 'nothing of it is in the prefix cache'
+        return prefix, '' if prefix is not None else self._why_nothing(len(prompt.token_ids))
+
+    def _why_nothing(self, num_tokens: int) -> str:
+        page = self._config['engine.page_size']
+        why = f'its last prompt has {num_tokens:,} tokens and has been evicted'
+        if not self._config['engine.max_checkpoints']:
+            why = 'engine.max_checkpoints is 0'
+        elif num_tokens <= page:
+            why = (f'its last prompt has {num_tokens:,} tokens, and one is kept from {page + 1:,} '
+                   f'on (a page of {page:,} and one more)')
+        return f'nothing of it is in the prefix cache: {why}'
 
     def _put_back(self, prefix: SavedPrefix) -> tuple[int, str]:
         """How many of a saved prefix's tokens are cached now, and why none are."""

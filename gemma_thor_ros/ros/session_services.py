@@ -110,6 +110,7 @@ class SessionServices:
         response.error_msg = restored.warning
 
     def _barge_in(self, request: srv.BargeIn.Request, response: srv.BargeIn.Response) -> None:
+        _check_counts(request)
         running = self._running(request)
         if running is not None:
             running.cancel('the person interrupted')
@@ -148,6 +149,20 @@ class SessionServices:
             ):
                 return running
         return None
+
+
+def _check_counts(request: srv.BargeIn.Request) -> None:
+    """Raise RequestError for counts that say nothing, or two things; before anything is ended."""
+    counts = {'spoken_sentences': request.spoken_sentences,
+              'spoken_characters': request.spoken_characters}
+    for name, count in counts.items():
+        if count < -1:
+            raise RequestError(ErrorCode.INVALID_REQUEST,
+                               f'{name} is {count}; it is a count, or -1 for none', name)
+    if min(counts.values()) >= 0:
+        said = ' and '.join(f'{name} is {count}' for name, count in counts.items())
+        raise RequestError(ErrorCode.INVALID_REQUEST,
+                           f'{said}: give one of them, -1 for the other', 'spoken_characters')
 
 
 def _unknown(request: srv.BargeIn.Request) -> RequestError:

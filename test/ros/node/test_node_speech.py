@@ -145,13 +145,18 @@ def test_barge_in_without_figures_cuts_nothing(peer, node):
     ('fields', 'code'),
     [
         ({}, ErrorCode.INVALID_REQUEST),
+        ({'session_id': 'hall', 'spoken_sentences': -5}, ErrorCode.INVALID_REQUEST),
+        ({'session_id': 'hall', 'spoken_characters': -2}, ErrorCode.INVALID_REQUEST),
+        ({'session_id': 'hall', 'spoken_characters': 4}, ErrorCode.INVALID_REQUEST),
         ({'request_id': 'nobody'}, ErrorCode.UNKNOWN_REQUEST),
         ({'session_id': 'nowhere'}, ErrorCode.UNKNOWN_SESSION),
     ],
 )
 def test_barge_in_at_nothing_is_answered_with_a_code(peer, node, fields, code):
-    response = peer.call(BargeIn, 'barge_in', spoken_sentences=1, **fields)
+    response = peer.call(BargeIn, 'barge_in', **{'spoken_sentences': 1, **fields})
     assert response.error_code == code and response.error_msg
+    wrong = [name for name, value in fields.items() if name.startswith('spoken')]
+    assert all(name in response.error_msg for name in wrong)
 
 
 def test_a_waiting_goal_is_told_its_position(peer, node):

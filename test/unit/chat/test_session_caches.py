@@ -136,9 +136,19 @@ def test_what_can_not_be_kept_is_said(folder: Path) -> None:
     with running(folder, **{'engine.max_checkpoints': 0}) as chat:
         say(chat, LONG, 'u')
         saved = chat.save_session('u', with_cache=True)
-        assert saved.warning == 'nothing of it is in the prefix cache'
+        assert saved.warning == ('nothing of it is in the prefix cache: engine.max_checkpoints '
+                                 'is 0')
         chat.restore_session('u', 'v')
         assert 'nothing of it has been computed' in chat.save_session('v', with_cache=True).warning
+
+
+def test_a_session_too_short_for_a_page_says_from_how_many_tokens_on(folder: Path) -> None:
+    with running(folder, **{'engine.page_size': 64}) as chat:
+        for words, kept in (('hi', 0), ('now and then ' * 20, 64)):
+            say(chat, words, 'u')
+            saved = chat.save_session('u', with_cache=True)
+            assert (saved.cached_tokens >= 64) == bool(kept) == (saved.warning == ''), saved
+            assert kept or 'tokens, and one is kept from 65 on' in saved.warning
 
 
 def test_pages_of_another_shape_and_a_cache_without_room(folder: Path) -> None:
