@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     'selftest': ('selftest', 'try the CUDA ops of this device against their twins'),
     'bench-http': ('bench_http', 'measure an endpoint: first token, between tokens, throughput'),
     'node': ('node', 'start the ROS node (same as ros2 run gemma_thor_ros llm_node)'),
+    'guard': ('guard', 'start goal_guard (same as ros2 run gemma_thor_ros goal_guard)'),
     'demo-robot': ('demo_robot', 'start the simulated robot'),
     'render': ('render', 'JSON messages on standard input to the exact prompt'),
     'parse': ('parse', 'raw model text or token ids on standard input to an answer'),

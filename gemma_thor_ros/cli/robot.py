@@ -21,9 +21,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from gemma_thor_ros.cli import tools
 from gemma_thor_ros.schema import ConfigError
 
 DEFAULT_NODE = '/llm_node'
+FEEDBACK_PERIOD_S = 1.0
+MAX_DETAIL = 120  # characters of a line
 
 
 def add_parser(subparsers: Any, name: str = 'robot') -> None:
@@ -31,7 +34,9 @@ def add_parser(subparsers: Any, name: str = 'robot') -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name, help='look at a running node, over ROS'
     )
-    add_verbs(parser.add_subparsers(dest='robot_verb', metavar='VERB', required=True))
+    verbs = parser.add_subparsers(dest='robot_verb', metavar='VERB', required=True)
+    add_verbs(verbs)
+    tools.add_parser(verbs)
 
 
 def add_verbs(verbs: Any) -> None:
@@ -61,6 +66,8 @@ def add_verbs(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a verb; ConfigError without a node, RequestError when it refuses."""
+    if options.robot_verb == 'tools':  # needs no node
+        return tools.run(options)
     verb: Callable[[Any, argparse.Namespace], int] = _VERBS[options.robot_verb]
     with importlib.import_module('gemma_thor_ros.ros.remote').remote(options.node) as remote:
         return verb(remote, options)
@@ -147,7 +154,7 @@ def _turn(client: Any, prompt: str, options: argparse.Namespace) -> int:
 
     call = client.start(
         prompt, session_id=options.session, execute_tools=options.act,
-        on_tool_event=None if options.json else _show_event,
+        on_tool_event=None if options.json else _EventLines().show,
     )  # fmt: skip
     try:
         for chunk in call:
@@ -167,9 +174,22 @@ def _turn(client: Any, prompt: str, options: argparse.Namespace) -> int:
     return 0
 
 
-def _show_event(event: Any) -> None:
-    if event.status:
-        print(f'[{event.name}: {event.status}]', file=sys.stderr)
+class _EventLines:
+    """What becomes of calls: a line when that changes, and one a second of what a goal tells."""
+
+    def __init__(self) -> None:
+        self._last = ('', '')  # call and status of the line before
+        self._shown = 0.0
+
+    def show(self, event: Any) -> None:
+        """Print an event if it says more than the line before."""
+        now, what = time.monotonic(), (event.call_id, event.status)
+        if not event.status or (what == self._last and now - self._shown < FEEDBACK_PERIOD_S):
+            return
+        self._last, self._shown = what, now
+        detail = ''.join(c if c.isprintable() else ' ' for c in event.detail)
+        cut = detail if len(detail) <= MAX_DETAIL else f'{detail[:MAX_DETAIL]}...'
+        print(f'[{event.name}: {event.status}{cut and f": {cut}"}]', file=sys.stderr)
 
 
 def _list(found: Sequence[dict[str, Any]], as_json: bool) -> int:
