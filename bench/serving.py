@@ -57,7 +57,7 @@ from gemma_thor_ros.load_device import compile_ahead, warm_keys  # noqa: E402
 from gemma_thor_ros.models.config import ModelConfig  # noqa: E402
 from gemma_thor_ros.models.cuda_inputs import Key, prompt_bucket  # noqa: E402
 from gemma_thor_ros.models.gemma4 import Gemma4  # noqa: E402
-from gemma_thor_ros.ops import device, prefill_attention  # noqa: E402
+from gemma_thor_ros.ops import device  # noqa: E402
 from gemma_thor_ros.ops.step_times import node_times, times_us  # noqa: E402
 from gemma_thor_ros.schema import ChatRequest  # noqa: E402
 from gemma_thor_ros.server.run import Sidecar  # noqa: E402
@@ -223,14 +223,6 @@ def prompt_nodes(bed: Bed, key: Key) -> None:
     """Where the device's time goes in the last prompt, whose pass had these sizes."""
     enqueue, stream = bed.model.launches(key), bed.model.stream
     bed.add('graph_us', times_us(stream, enqueue), 'us', path='node', prompt_rows=key.num_rows)
-    choose = prefill_attention.query_warps_for
-    try:                                 # the same bits in blocks of other sizes
-        for index in (0, -1):
-            prefill_attention.query_warps_for = lambda choices, *_, at=index: choices[at]
-            bed.add('graph_us', times_us(stream, enqueue), 'us', path='node',
-                    prompt_rows=key.num_rows, query_warps='most' if index == 0 else 'least')
-    finally:
-        prefill_attention.query_warps_for = choose
     for node in node_times(stream, enqueue):
         bed.add('node_us', [node.us], 'us', path='node', prompt_rows=key.num_rows, op=node.entry,
                 count=node.count, constants=dict(node.constants))

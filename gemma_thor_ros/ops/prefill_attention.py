@@ -8,7 +8,6 @@ the cut of a prompt into chunks nor other rows reach a row's bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gemma_thor_ros.ops import device
@@ -16,7 +15,6 @@ from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.shapes import check
 
 _MOST_QUERY_WARPS = {256: 8, 512: 4}     # of 16 queries; two warps each with head dim 512
-_LEAST_WARPS = 4                         # one for each of a multiprocessor's four schedulers
 
 
 def prefill_attention(out: Any, q: Any, k_pages: Any, v_pages: Any, spans: Any, page_table: Any,
@@ -36,13 +34,7 @@ def prefill_attention(out: Any, q: Any, k_pages: Any, v_pages: Any, spans: Any, 
                   page_table=page_table)
     assert sizes['four'] == 4 and max_rows > 0, (sizes, max_rows)
     fp8, group = k_pages.dtype.itemsize == 1, sizes['Q'] // sizes['KV']
-    warps = query_warps
-    if warps is None:
-        # images come with many rows
-        choices = query_warp_choices(sizes['D'], fp8, device.info().shared_bytes_per_block)
-        warps = choices[0] if blocks is not None else query_warps_for(
-            choices, max_rows * group, sizes['KV'] * sizes['B'],
-            device.info().num_multiprocessors)
+    warps = query_warps or query_warps_of(sizes['D'], fp8, device.info().shared_bytes_per_block)
     chosen = spec(sizes['D'], group, sizes['KV'], sizes['S'], window, fp8, warps,
                   0 if blocks is None else 1 + whole_blocks)
     if blocks is None:
@@ -62,24 +54,6 @@ def query_warps_of(head_dim: int, fp8: bool, shared_limit: int) -> int:
     while warps > 1 and shared_bytes(head_dim, fp8, warps) > shared_limit:
         warps //= 2
     return warps
-
-
-def query_warp_choices(head_dim: int, fp8: bool, shared_limit: int) -> list[int]:
-    """The numbers that are used, the largest first."""
-    warps = query_warps_of(head_dim, fp8, shared_limit)
-    return [count for count in (warps, warps // 2)
-            if count == warps or count * head_dim // 256 >= _LEAST_WARPS]
-
-
-def query_warps_for(choices: Sequence[int], num_queries: int, num_others: int,
-                    num_multiprocessors: int) -> int:
-    """The largest choice whose blocks occupy half of the device, or the least one.
-
-    num_queries: of a kv head of one sequence, num_others: kv heads of all sequences. Few rows make
-    few blocks, which walk over all keys: more of smaller ones do that sooner.
-    """
-    return next((warps for warps in choices if 2 * -(-num_queries // (16 * warps)) * num_others
-                 >= num_multiprocessors), choices[-1])
 
 
 def shared_bytes(head_dim: int, fp8: bool, query_warps: int) -> int:

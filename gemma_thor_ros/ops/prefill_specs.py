@@ -34,8 +34,8 @@ def prefill_specs(geometries: Iterable[Geometry], num_experts: int, page_size: i
     for shape in geometries:
         specs += [prefill_attention.spec(
             shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads,
-            page_size, shape.window, fp8, warps) for warps in prefill_attention.query_warp_choices(
-                shape.head_dim, fp8, shared_limit)]
+            page_size, shape.window, fp8,
+            prefill_attention.query_warps_of(shape.head_dim, fp8, shared_limit))]
     return list(dict.fromkeys(specs))
 
 

@@ -199,14 +199,3 @@ def test_blocks_fit_into_shared_memory() -> None:
                 assert op.shared_bytes(head_dim, fp8, warps) <= limit * 1024
     assert op.query_warps_of(256, False, 99 * 1024) == 4
     assert op.query_warps_of(512, False, 99 * 1024) == 2
-
-
-def test_few_rows_take_smaller_blocks() -> None:
-    """On 132 multiprocessors: 64 rows of the 26B's layers, then 512 and 2,048 of them."""
-    sliding = op.query_warp_choices(256, True, 227 * 1024)
-    full = op.query_warp_choices(512, True, 227 * 1024)
-    assert (sliding, full) == ([8, 4], [4, 2])
-    assert [op.query_warps_for(sliding, rows * 2, 8, 132) for rows in (64, 512, 2048)] == [4, 4, 8]
-    assert [op.query_warps_for(full, rows * 8, 2, 132) for rows in (64, 512, 2048)] == [2, 4, 4]
-    assert op.query_warps_for(full, 64 * 8, 2, 20) == 4          # a Thor has 20
-    assert op.query_warp_choices(512, False, 99 * 1024) == [2]   # and no less than four warps
