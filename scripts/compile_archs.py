@@ -70,8 +70,8 @@ ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
         48, 'products of 2,816 columns for 16 rows: 80 registers keep two blocks resident; '
             'elsewhere they fit'),
     ('attention_decode_combine', ('sm_80', 'sm_86', 'sm_89')): (
-        308, 'the sum of more than 32 chunks, with all of a group requested at once; from sm_90 on '
-             'it takes 71 to 79 registers and spills nothing'),
+        308, 'the sum of more than 32 chunks, with all of a group requested at once; from sm_90 '
+             'on it takes 71 to 79 registers and spills nothing'),
     ('prefill_attention', ('sm_86', 'sm_89')): (
         104, 'with a bf16 cache, head dim 256: the sums of 16 queries and the scores of 64 keys '
              'fill 255 registers; the default cache, FP8, spills nothing'),
