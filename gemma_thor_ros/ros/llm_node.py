@@ -116,6 +116,7 @@ class LlmNode(LifecycleNode):
         self._active = False
         self._autostarting = False
         self._closing = False
+        self._ended = False  # by the transition shutdown, which nothing takes back
         self._transition = threading.RLock()  # close() may come in the middle of one
         if self.config['http.enabled']:
             # Here and not in configure, which has to return within a second.
@@ -216,6 +217,9 @@ class LlmNode(LifecycleNode):
     def require_chat(self) -> Chat:
         """Return the chat, or raise RequestError NOT_READY with the reason."""
         runtime = self._runtime
+        if self._ended:
+            raise RequestError(ErrorCode.NOT_READY, 'the node was shut down (finalized): it can '
+                               'not be configured again, its process has to be started anew')
         if runtime is None:
             reason = f': {self._fault}' if self._fault else ', it has to be configured'
             raise RequestError(ErrorCode.NOT_READY, f'the node is unconfigured{reason}')
@@ -303,12 +307,14 @@ class LlmNode(LifecycleNode):
     @_logged
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Do what deactivate and cleanup do, from any state."""
+        self._ended = True
         self._deactivate('the node was shut down')
         self._free(float(self.config['engine.stop_timeout']))
         return _SUCCESS
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Go back to unconfigured after a fault of ours in a transition."""
+        self._ended = False
         self._deactivate(self._fault)
         self._free(float(self.config['engine.stop_timeout']))
         return _SUCCESS

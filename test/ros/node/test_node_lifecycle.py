@@ -141,6 +141,9 @@ def test_life_by_hand(peer, start_node):
     assert peer.call(GetModelInfo, 'get_model_info').max_sequences == 2
     assert peer.change_state(Transition.TRANSITION_ACTIVE_SHUTDOWN)
     assert peer.state() == 'finalized'
+    refused = peer.run_goal()[1]
+    assert refused.error_code == ErrorCode.NOT_READY
+    assert 'finalized' in refused.error_msg and 'to be configured' not in refused.error_msg
 
 
 def test_parameters(peer, start_node):
