@@ -163,7 +163,8 @@ def test_case_d11_a_stop_ends_the_tokens_and_refuses_the_calls_that_wait(robot):
     answer = handle.get_result_async()
     peer.until(lambda: robot.questions[-1].request_id == 'driving', 5.0)
     peer.wait(robot.confirm.call_async(Confirm.Request(
-        confirmation_id=robot.questions[-1].confirmation_id, approve=True)))
+        confirmation_id=robot.questions[-1].confirmation_id, approve=True,
+        operator_name='Ann')))
     peer.until(lambda: any(e.event == ToolEvent.ACCEPTED for e in robot.events), 10.0)
     robot.press()
     result = peer.wait(answer, 3.0).result
