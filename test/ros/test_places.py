@@ -236,7 +236,8 @@ def test_the_place_is_checked_again_after_a_confirmation(lab: Lab) -> None:
             thread, verdicts = in_thread(lambda: lab.run('ask_first', x=1, y=2, frame='odom'))
             client.wait_until(lambda: asked, 5.0, 'the question')
             lab.frames.age_s = age_s
-            request = Confirm.Request(confirmation_id=asked[0].confirmation_id, approve=True)
+            request = Confirm.Request(confirmation_id=asked[0].confirmation_id, approve=True,
+                                      operator_name='Ann')
             assert client.wait(service.call_async(request)).taken
             thread.join(5.0)
             assert verdicts[0].outcome is outcome

@@ -154,7 +154,8 @@ def test_preconditions_are_checked_again_after_a_confirmation(robot: Robot) -> N
         "the model has read results of camera since the user's last words")
     time.sleep(0.45)
     assert client.wait(service.call_async(Confirm.Request(
-        confirmation_id=asked[0].confirmation_id, approve=True))).taken
+        confirmation_id=asked[0].confirmation_id, approve=True,
+        operator_name='Ann'))).taken
     thread.join(5.0)
     refused(verdicts[0], NOT_MET, 'the last message on /battery is')
 
