@@ -12,7 +12,6 @@ from __future__ import annotations
 _MOVING_PACKAGES = {
     'control_msgs': (),
     'franka_msgs': ('ErrorRecovery',),
-    'gemma_thor_ros': ('Chat', 'Say'),
     'irobot_create_msgs': ('AudioNoteSequence', 'LedAnimation'),
     'moveit_msgs': ('GlobalPlanner',),
     'moveit_task_constructor_msgs': (),
@@ -24,6 +23,8 @@ _MOVING_PACKAGES = {
     'turtlesim': (),
 }
 _MOVING = frozenset((
+    'gemma_thor_ros/action/Dock', 'gemma_thor_ros/action/Drive', 'gemma_thor_ros/action/RunChild',
+    'gemma_thor_ros/action/Turn',
     'ackermann_msgs/msg/AckermannDrive', 'ackermann_msgs/msg/AckermannDriveStamped',
     'control_msgs/msg/DynamicJointState', 'control_msgs/msg/JointJog',
     'control_msgs/msg/MultiDOFCommand', 'control_msgs/msg/SteeringControllerCommand',
