@@ -7,9 +7,11 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from demo_model import motion_phrases as phrases
+from demo_model import motion_words as new_words
 from demo_model.filling import fill, open_text, source_of
 from demo_model.phrasing import TrainDraws, expand, pick, random_word
 from demo_model.spoken_numbers import (
@@ -75,6 +77,7 @@ def motion_command(tool: Tool, values: Json) -> Command:
 
 
 _PLAIN_SHARE = 0.2                       # of commands that come in the plainest words
+_WIDER_SHARE = 0.3                      # of motions in training: with the words of motion_words.py
 _NEW_VERB_SHARE = 0.12                   # of motions in training: with a verb that no list holds
 _TEXT_END_SHARE = 0.12                   # of texts that end in a word of those that wrappers end in
 _PLAIN_DRIVE = (('drive', 'driving'), ('go', 'going'), ('move', 'moving'))
@@ -85,6 +88,11 @@ _PLAIN_WORDS = {
     'right': ('right', 'right', 'to the right'),
 }
 _PLAIN_TURN = (('turn', 'turning'), ('turn', 'turning'), ('rotate', 'rotating'))
+
+
+def _word_lists(rng: random.Random, held: bool) -> ModuleType:
+    """Where directions and small amounts come from: now and then from the wider lists, in training."""
+    return new_words if not held and rng.random() < _WIDER_SHARE else phrases
 
 
 def pick_pair(rng: random.Random, verbs: tuple[tuple[str, str], ...]) -> tuple[str, str]:
@@ -118,7 +126,8 @@ def drive(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Co
     """A drive command."""
     direction = 'forward' if rng.random() < 0.55 else 'backward'
     amount = quantity(rng, _allowed_units(tool, LENGTHS), held)
-    words = pick(rng, phrases.FORWARD_WORDS if direction == 'forward' else phrases.BACKWARD_WORDS)
+    known = _word_lists(rng, held)
+    words = pick(rng, known.FORWARD_WORDS if direction == 'forward' else known.BACKWARD_WORDS)
     category = 'distance'
     draw = rng.random()
     metres = 'm' in _allowed_units(tool, LENGTHS)
@@ -127,7 +136,7 @@ def drive(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Co
         amount = Quantity(value, 'm', text)
         category = 'no unit'
     elif draw < 0.10 and metres:
-        amount = Quantity(SMALL_DISTANCE.value, 'm', pick(rng, phrases.SMALL_DRIVE))
+        amount = Quantity(SMALL_DISTANCE.value, 'm', pick(rng, known.SMALL_DRIVE))
         category = 'a bit'
     source = source_of(held)
     verbs = source.DRIVE_VERBS
@@ -135,9 +144,9 @@ def drive(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Co
     if category in ('distance', 'no unit') and draw < 0.16:
         direction, words, category = 'forward', '', 'no direction'
     elif draw < 0.22 and direction == 'forward':
-        verbs, words = phrases.FORWARD_VERBS, '' if rng.random() < 0.7 else words
+        verbs, words = known.FORWARD_VERBS, '' if rng.random() < 0.7 else words
     elif draw < 0.40 and direction == 'backward':
-        verbs, words = phrases.BACKWARD_VERBS, '' if rng.random() < 0.8 else words
+        verbs, words = known.BACKWARD_VERBS, '' if rng.random() < 0.8 else words
     verb = verbs[int(rng.random() * len(verbs))]
     share = 0.5 if category == 'no direction' else _PLAIN_SHARE
     plain = not held and (plain or rng.random() < share)
@@ -182,8 +191,11 @@ def drive(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Co
         template = pick(rng, source.DRIVE)
         if not words:
             template = re.sub(r' ?\{D\}[,:]?', '', template) if rng.random() < 0.5 else '{V} {Q}'
+            # without direction words the verb must tell
+            template = template if held or '{V}' in template else '{V} {Q}'
     command.base = fill(template, rng, {**slots, 'V': verb[0]})
-    command.ing = fill(template, rng, {**slots, 'V': verb[1]})
+    if held or '{V}' in template:
+        command.ing = fill(template, rng, {**slots, 'V': verb[1]})
     return command
 
 
@@ -206,7 +218,8 @@ def _not_a_decimal(phrase: str, amount: str) -> str:
 def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Command:
     """A turn command."""
     side = 'left' if rng.random() < 0.5 else 'right'
-    words = pick(rng, phrases.LEFT_WORDS if side == 'left' else phrases.RIGHT_WORDS)
+    known = _word_lists(rng, held)
+    words = pick(rng, known.LEFT_WORDS if side == 'left' else known.RIGHT_WORDS)
     units = _allowed_units(tool, ANGLES)
     amount = quantity(rng, units, held)
     source = source_of(held)
@@ -221,7 +234,7 @@ def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Com
             amount, category = Quantity(value, 'deg', text), 'no unit'
         elif draw < 0.1:
             amount, category = (
-                Quantity(SMALL_ANGLE.value, 'deg', pick(rng, phrases.SMALL_TURN)),
+                Quantity(SMALL_ANGLE.value, 'deg', pick(rng, known.SMALL_TURN)),
                 'a bit',
             )
             template = pick(
@@ -236,7 +249,7 @@ def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Com
                 ],
             )
         elif draw < 0.22:
-            angle, pattern = phrases.NAMED_ANGLES[int(rng.random() * len(phrases.NAMED_ANGLES))]
+            angle, pattern = known.NAMED_ANGLES[int(rng.random() * len(known.NAMED_ANGLES))]
             name = expand(pattern, rng)
             amount, category = Quantity(angle, 'deg', name), 'named angle'
             template = pick(rng, source.NAMED_TURN)

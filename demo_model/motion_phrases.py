@@ -9,6 +9,7 @@ Slots: {V} a verb in the form its wrapper asks for, {Q} the quantity, {D} the di
 from __future__ import annotations
 
 from demo_model import heldout_phrases as held
+from demo_model import motion_words as new
 from demo_model import wordings_frames as more
 from demo_model.held_apart import apart
 
@@ -23,7 +24,7 @@ DRIVE_VERBS = (
     ('make your way', 'making your way'), ('drive yourself', 'driving yourself'),
     ('move yourself', 'moving yourself'), ('continue', 'continuing'), ('march', 'marching'),
     ('sneak', 'sneaking'), ('race', 'racing'), ('trundle', 'trundling'), ('budge', 'budging'),
-    *(verb for verb in more.MORE_DRIVE_VERBS if verb not in held.DRIVE_VERBS),
+    *(verb for verb in (*more.MORE_DRIVE_VERBS, *new.DRIVE_VERBS) if verb not in held.DRIVE_VERBS),
 )
 FORWARD_VERBS = (('advance', 'advancing'), ('go on', 'going on'), ('keep going', 'keeping going'),
                  ('drive on', 'driving on'), ('carry on', 'carrying on'), ('move up', 'moving up'),
@@ -51,7 +52,7 @@ TURN_VERBS = (
     ('yaw', 'yawing'), ('revolve', 'revolving'), ('turn on the spot', 'turning on the spot'),
     ('rotate in place', 'rotating in place'), ('turn your body', 'turning your body'),
     ('swerve', 'swerving'), ('veer', 'veering'), ('face', 'facing'), ('bear', 'bearing'),
-    ('steer', 'steering'), ('move', 'moving'), ('go', 'going'), ('shift', 'shifting'), *(verb for verb in more.MORE_TURN_VERBS if verb not in held.TURN_VERBS))
+    ('steer', 'steering'), ('move', 'moving'), ('go', 'going'), ('shift', 'shifting'), *(verb for verb in (*more.MORE_TURN_VERBS, *new.TURN_VERBS) if verb not in held.TURN_VERBS))
 LEFT_WORDS = (
     'left', 'left', 'left', 'left', 'to the left', 'to the left', 'to your left', 'leftwards',
     'leftward', 'counterclockwise', 'counter-clockwise', 'counter clockwise', 'anticlockwise',
@@ -80,7 +81,7 @@ DRIVE = (
     '{V} {D} exactly {Q}, (no more|not more|no less)', '{V} {D} as far as {Q}', '{V} {D} {Q} from (here|where you are)',
     '{V} {D} {Q} (so that I can pass|so I can get by|because I need room|to make room|to make some space)',
     '{V} {Q} {D} (toward|towards) the {thing}', '{V} {D} {Q} (toward|to|past|along|by) the {thing}',
-    *apart(more.MORE_DRIVE, held.DRIVE, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
+    *apart((*more.MORE_DRIVE, *new.DRIVE), held.DRIVE, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
 )
 # Without a verb, or a sentence of its own: no wrapper.
 DRIVE_WHOLE = (
@@ -99,7 +100,7 @@ DRIVE_WHOLE = (
     'distance {Q}, direction {D}', 'your next move is {Q} {D}', 'another {Q} {D}', '{Q} more {D}',
     'there is room, {V} {D} {Q}', 'the way is free, {V} {Q} {D}', 'I am behind you, {V} {Q} {D}',
     'we need {Q} {D}', 'I need some space, {V} {D} by {Q}', 'could I have {Q} {D}', '{D} by {Q} would be great',
-    *apart(more.MORE_DRIVE_WHOLE, held.DRIVE_WHOLE, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
+    *apart((*more.MORE_DRIVE_WHOLE, *new.DRIVE_WHOLE), held.DRIVE_WHOLE, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
 )
 TURN = (
     '{V} {D} {Q}', '{V} {D} {Q}', '{V} {D} by {Q}', '{V} {D} by {Q}', '{V} {Q} {D}', '{V} {Q} {D}', '{V} by {Q} {D}',
@@ -109,7 +110,7 @@ TURN = (
     '{V} {D} with an angle of {Q}', '{V} an angle of {Q} {D}', '{V} {D} an angle of {Q}', '{V} {D} until {Q}',
     '{V} {D} {Q} (on the spot|in place|where you are|without driving)', '{V} {D} {Q} and (stop|wait|stay|hold)',
     '{V} {D} and stop (after|at) {Q}', '{V} {Q} (on the spot|in place) {D}', '{V} {D} {Q} (toward|to face|to see) the {thing}',
-    *apart(more.MORE_TURN, held.TURN, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
+    *apart((*more.MORE_TURN, *new.TURN), held.TURN, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
 )
 TURN_WHOLE = (
     '{Q} {D}', '{Q} {D}', '{D} {Q}', '{D} {Q}', '{D} by {Q}', '{D}, {Q}', '{Q}, {D}', '{D}: {Q}', '{D} turn, {Q}', '{D} turn of {Q}',
@@ -122,7 +123,7 @@ TURN_WHOLE = (
     'it is {Q} {D}', '{w} {w} {Q} {D}', 'and {Q} {D}', 'ok {Q} {D}', '{name}, {Q} {D}', 'robot, {D} {Q}', 'can you do {Q} {D}?', 'could you do {Q} {D}', 'your {w} {Q} {D}', 'a {w} of {Q} {D}',
     'point yourself {Q} {D}', 'your nose {Q} {D}, please', 'correct your heading by {Q} {D}', 'heading {Q} {D}',
     'I am on your {side}, {V} {Q} {D}', 'hang a {side}, {Q}', '{side} turn {Q}', 'go {side}, {Q}',
-    *apart(more.MORE_TURN_WHOLE, held.TURN_WHOLE, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
+    *apart((*more.MORE_TURN_WHOLE, *new.TURN_WHOLE), held.TURN_WHOLE, ('{V} {D} {Q}', '{Q} {D}', '{D} {Q}')),
 )
 # Angles that have names: {N} is the name, with its direction words {D}.
 NAMED_ANGLES = (
@@ -137,7 +138,7 @@ NAMED_TURN = (
     '{V} {N} {D}', '{V} {D} {N}', '{V} {D} by {N}', '{V} by {N} {D}', 'make {N} {D}', 'do {N} {D}', '{N} {D}', '{N} {D} please',
     'take {N} {D}', 'give me {N} {D}', 'perform {N} {D}', '{D}, {N}', '{V} {D}, {N}', 'I want {N} {D}', '{V} {N}, {D}',
     'make {N} to the {side}', 'do {N} to the {side}', '{N} to the {side}',
-    *apart(more.MORE_NAMED_TURN, held.NAMED_TURN),
+    *apart((*more.MORE_NAMED_TURN, *new.NAMED_TURN), held.NAMED_TURN),
 )
 # Half a turn without a side: left by convention.
 AROUND = (
@@ -146,10 +147,10 @@ AROUND = (
     'look behind you', 'rotate to face the other way', 'turn to face the opposite way', 'turn 180', 'spin around to face behind you',
     'turn to the opposite direction', 'swing around', 'reverse your heading', 'flip your heading around', 'turn backwards on the spot',
     'turn about', 'do an about face', 'turn so that you face the other way', 'rotate around to the other side', 'turn around on the spot',
-    *apart(more.MORE_AROUND, held.AROUND),
+    *apart((*more.MORE_AROUND, *new.AROUND), held.AROUND),
 )
 AROUND_SIDE = ('turn around to the {side}', 'turn around {D}', 'turn {side} and face the other way', 'do a u-turn to the {side}',
-               '{side} u-turn', 'make a u-turn {D}', 'do a 180 {D}', 'do a 180 to the {side}', 'turn all the way back over your {side} side', *apart(more.MORE_AROUND_SIDE, held.AROUND_SIDE))
+               '{side} u-turn', 'make a u-turn {D}', 'do a 180 {D}', 'do a 180 to the {side}', 'turn all the way back over your {side} side', *apart((*more.MORE_AROUND_SIDE, *new.AROUND_SIDE), held.AROUND_SIDE))
 DOCK = (
     'dock', 'dock', 'dock now', 'dock yourself', '(go|drive|move|return|head|come|get|roll|travel) (back |)to (the|your) {dock}',
     '(go|drive|move|return|head|come|get|roll|travel) (back |)to (the|your) {dock}', '(go|drive|return|head) (straight |)(back |)to (the|your) {dock} now',
