@@ -209,7 +209,8 @@ class TestDrafters:
         return find_drafter(choice, '', DEMO_FOLDER, self.config, device='cuda', **options)
 
     def test_both_fit(self) -> None:
-        for kind, pages in ('dflash', (2 * 2 * 2 * 128 * 16,) * 2), ('mtp', (2 * 256 * 16, 0)):
+        # two layers of either kind, K and V, two heads; one key of two layers
+        for kind, pages in ('dflash', (2 * 2 * 2 * 2 * 128 * 16,) * 2), ('mtp', (2 * 256 * 16, 0)):
             found = self.find(kind)
             assert found is not None and found.config.name == kind
             assert found.bytes_per_page(16, 'cuda') == pages

@@ -77,8 +77,9 @@ def test_choices_differ_by_their_index_alone() -> None:
     server = Server(runtime, sidecar, f'http://127.0.0.1:{sidecar.start()}')
     try:
         assert runtime.wait_ready(60.0), runtime.error
-        body = {'messages': USER, 'n': 4, 'seed': 5, 'max_tokens': 12, 'temperature': 2.0,
-                'top_k': 0, 'top_p': 1.0}
+        # a word after which the model is of several minds
+        body = {'messages': [{'role': 'user', 'content': 'drive'}], 'n': 4, 'seed': 5,
+                'max_tokens': 12, 'temperature': 2.0, 'top_k': 0, 'top_p': 1.0}
 
         def texts() -> list[str]:
             return [choice['message']['content'] or choice['message']['tool_calls']
