@@ -48,7 +48,10 @@ def declare_parameters(node: Node) -> GuardParameters:
     Raises:
         ValueError: a parameter was given that does not exist, or an empty stop topic.
     """
-    fault = unknown_names(getattr(node, '_parameter_overrides', {}))
+    given = getattr(node, '_parameter_overrides', None)      # rclpy has no public way to ask
+    if given is None:                    # else a misspelled stop topic would pass unseen
+        raise ValueError('this version of rclpy does not tell which parameters were given')
+    fault = unknown_names(given)
     if fault:
         raise ValueError(fault)
 

@@ -157,3 +157,10 @@ def test_an_empty_stop_topic_is_refused(make_node):
     for value in ([''], ['/safety/stop', ' ']):
         with pytest.raises(ValueError, match='stop_topics holds an empty name'):
             declare_parameters(make_node([Parameter('stop_topics', value=value)]))
+
+
+def test_a_guard_that_cannot_see_its_parameters_does_not_start(make_node):
+    node = make_node()
+    del node._parameter_overrides        # as in an rclpy that names it otherwise
+    with pytest.raises(ValueError, match='does not tell which parameters were given'):
+        declare_parameters(node)
