@@ -33,6 +33,7 @@ sys.path.append(str(ROOT))               # last: an installed package has the in
 STAGES = ('reading weights', 'laying out the KV cache', 'starting the engine', 'making graphs',
           'reading the tokenizer')
 LOAD_TIMEOUT_S = 300.0
+RUN_TIMEOUT_S = LOAD_TIMEOUT_S + 120.0   # of a whole process
 
 
 def wide_tokenizer(source: Path, vocab_size: int) -> dict[str, Any]:
@@ -127,8 +128,12 @@ def start(folder: Path, device_name: str, cache: Path) -> dict[str, Any]:
     before = count_files(cache)
     words = [sys.executable, str(Path(__file__).resolve()), '--child', '--folder', str(folder),
              '--device', device_name, '--begun', repr(time.monotonic())]
-    ended = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT,
-                           env={**os.environ, 'XDG_CACHE_HOME': str(cache)})
+    try:
+        ended = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT,
+                               env={**os.environ, 'XDG_CACHE_HOME': str(cache)},
+                               timeout=RUN_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f'a run had no end within {RUN_TIMEOUT_S:.0f} s') from None
     if ended.returncode:
         raise SystemExit(f'a run ended with {ended.returncode}')
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
