@@ -91,6 +91,28 @@ def test_plain_drives(demo: tuple[Runtime, Tokenizer]) -> None:
         assert found == case.expect['calls'], case.messages
 
 
+def test_a_grid_of_plain_commands(demo: tuple[Runtime, Tokenizer]) -> None:
+    """Verbs, amounts, units and directions, each in every place; v8 refused 'drive 3 metres'."""
+    units = {'m': 'm', 'metres': 'm', 'cm': 'cm', 'feet': 'ft'}
+    ways = {'': 'forward', ' forward': 'forward', ' backwards': 'backward'}
+    commands: list[tuple[str, str, Json]] = [
+        (f'{verb} {amount:g} {unit}{way}', 'drive',
+         {'distance': amount, 'unit': units[unit], 'direction': ways[way]})
+        for verb in ('drive', 'move', 'go') for amount in (0.5, 3, 10)
+        for unit in units for way in ways][::3]
+    commands += [(f'turn {side} {angle} degrees', 'turn',
+                  {'angle': angle, 'unit': 'deg', 'direction': side})
+                 for side in ('left', 'right') for angle in (30, 90)]
+    commands += [(f'{verb} 3 metres', 'drive',
+                  {'distance': 3, 'unit': 'm', 'direction': 'forward'})
+                 for verb in ('drive', 'move', 'go')]
+    wrong = [(text, found) for text, name, arguments in commands
+             if (found := [[call.name, call.arguments] for call in
+                           ask(demo, user(text)).tool_calls]) != [[name, arguments]]]
+    assert len(commands) == 43 and not wrong, wrong
+
+
+
 @pytest.mark.parametrize(('text', 'distance', 'unit', 'direction'), [
     ('drive two metres forward', 2, 'm', 'forward'),
     ('back up half a metre', 0.5, 'm', 'backward'),
