@@ -4,6 +4,7 @@ r"""Train one of the demo model's drafters, measure its acceptance and export it
 
     python -m demo_model.train_drafters dflash --base BASE --out OUT        (a GPU; under 9 minutes)
     python -m demo_model.train_drafters mtp --base BASE --out OUT
+    python -m demo_model.train_drafters dflash --from OLD --base BASE --out OUT   (OLD trained on)
     python -m demo_model.train_drafters dflash --out OUT --device cpu --threads 1 --workers 1 \
         --tokens 2240 --seconds 1000 --cases 40
 
@@ -215,6 +216,7 @@ def _arguments() -> argparse.Namespace:
         '--compile', action=argparse.BooleanOptionalAction, help='what sees flat rows (on CUDA)'
     )
     parser.add_argument('--evaluate-only', action='store_true', help='of what lies in OUT')
+    parser.add_argument('--from', dest='start', type=Path, help='begin with this drafter (a folder)')
     parser.add_argument('--seconds', type=float, default=385.0, help='until training ends')
     parser.add_argument('--rate', type=float, default=2e-3)
     parser.add_argument('--decay', type=float, default=5.0, help='of the loss by draft position')
@@ -272,14 +274,17 @@ def _run(
     if device.type == 'cuda':
         torch.backends.cuda.enable_cudnn_sdp(False)   # it plans anew for each shape, 0.1 s each
     low = torch.bfloat16 if device.type == 'cuda' else torch.float32
-    if args.evaluate_only and args.kind == 'dflash':
-        _sizes_of(args)
+    known = args.out if args.evaluate_only else args.start
+    if known and args.kind == 'dflash':
+        _sizes_of(known, args)
     layers = tuple(args.taps) if args.kind == 'dflash' else layers_for_mtp(DemoConfig())
     base = Base(args.base, layers, device, low)
     drafter = make_drafter(args.kind, base.config, args).to(device)
     say(f'{args.kind}: {sum(p.numel() for p in drafter.parameters()):,} parameters')
     record: dict[str, Any] = {}
     if stream:
+        if args.start:
+            _load(drafter, args.start)
         drafter.low = low
         if device.type == 'cuda' if args.compile is None else args.compile:
             base.model.compile_pieces()
@@ -318,9 +323,9 @@ def _run(
     return record
 
 
-def _sizes_of(args: argparse.Namespace) -> None:
+def _sizes_of(folder: Path, args: argparse.Namespace) -> None:
     """Take a DFlash checkpoint's sizes for those of the command line."""
-    config = json.loads((args.out / 'config.json').read_text(encoding='utf-8'))
+    config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
     args.taps = config['dflash_config']['target_layer_ids']
     args.layers = config['num_hidden_layers']
     args.sliding = config['layer_types'].count('sliding_attention')
@@ -333,7 +338,7 @@ def _load(drafter: Drafter, folder: Path) -> None:
     """Take the exported bf16 weights in."""
     weights = load_file(str(folder / 'model.safetensors'))
     for name, parameter in drafter.parameters_by_name.items():
-        parameter.copy_(weights[name].float())
+        parameter.data.copy_(weights[name].float())
 
 
 if __name__ == '__main__':
