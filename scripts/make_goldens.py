@@ -159,6 +159,27 @@ def _float64_everywhere() -> Iterator[None]:
         torch.Tensor.float = saved[2]
 
 
+def reference_state(config: ModelConfig, prefix: str, number: Any) -> dict[str, torch.Tensor]:
+    """The counter weights of a text model under the reference's names, experts in one piece."""
+    state = {name: torch.from_numpy(counter_weights.tensor(name, shape).astype(number))
+             for name, shape in counter_weights.shapes(config).items()}
+    renamed = {}
+    for name, value in state.items():
+        module = name.rsplit('.', 1)[-1]
+        if module in ('layer_scalar', 'scale', 'per_expert_scale'):
+            renamed[prefix + name] = value
+        elif '.experts.' in name:
+            if module == 'gate_proj':
+                up = state[name.replace('gate_proj', 'up_proj')]
+                renamed[prefix + name.replace('gate_proj', 'gate_up_proj')] = torch.cat(
+                    [value, up], dim=1)
+            elif module == 'down_proj':
+                renamed[prefix + name] = value
+        else:
+            renamed[f'{prefix}{name}.weight'] = value
+    return renamed
+
+
 def _build(config: ModelConfig, raw: dict[str, Any], dtype: torch.dtype) -> Gemma4ForCausalLM:
     fields = {key: value for key, value in raw.items() if key != 'model_type'}
     unified = config.model_type == 'gemma4_unified'
@@ -172,23 +193,8 @@ def _build(config: ModelConfig, raw: dict[str, Any], dtype: torch.dtype) -> Gemm
     if config.enable_moe_block:
         model.set_experts_implementation('eager')
     number = np.float64 if dtype == torch.float64 else np.float32
-    state = {name: torch.from_numpy(counter_weights.tensor(name, shape).astype(number))
-             for name, shape in counter_weights.shapes(config).items()}
-    renamed = {}
-    for name, value in state.items():
-        module = name.rsplit('.', 1)[-1]
-        if module in ('layer_scalar', 'scale', 'per_expert_scale'):
-            renamed['model.' + name] = value
-        elif '.experts.' in name:
-            if module == 'gate_proj':
-                up = state[name.replace('gate_proj', 'up_proj')]
-                renamed['model.' + name.replace('gate_proj', 'gate_up_proj')] = torch.cat(
-                    [value, up], dim=1)
-            elif module == 'down_proj':
-                renamed['model.' + name] = value
-        else:
-            renamed[f'model.{name}.weight'] = value
-    renamed['lm_head.weight'] = state['embed_tokens']
+    renamed = reference_state(config, 'model.', number)
+    renamed['lm_head.weight'] = renamed['model.embed_tokens.weight']
     missing, unexpected = model.load_state_dict(renamed, strict=False)
     if missing or unexpected:
         raise SystemExit(f'weights do not fit: missing {missing}, unexpected {unexpected}')

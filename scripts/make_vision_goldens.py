@@ -10,7 +10,7 @@ Needs torch, torchvision, Pillow and transformers >= 5.17; a CPU will do. Writes
 test/data/goldens: vision.json (versions, sizes, rows) and vision.npz. For each picture and budget,
 some patches as the reference's processors give them (levels of its Pillow and of its torchvision
 form, and an unrounded float64 resize of torch's); for each tiny model its soft tokens, and layers
-and logits of some rows of a prompt with images, in float64.
+and logits of some rows of a prompt with images and of generated rows behind it, in float64.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import torch
 import torchvision
 import transformers
 from transformers import (
+    DynamicCache,
     Gemma4Config,
     Gemma4ForConditionalGeneration,
     Gemma4UnifiedConfig,
@@ -40,9 +41,8 @@ from transformers.models.gemma4_unified.image_processing_gemma4_unified import (
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / 'test' / 'model'), str(ROOT / 'scripts')]
 
-import counter_weights  # noqa: E402
 import vision_cases as cases  # noqa: E402
-from make_goldens import _float64_everywhere  # noqa: E402
+from make_goldens import _float64_everywhere, reference_state  # noqa: E402
 
 from gemma_thor_ros.image.prepare import prepare_image  # noqa: E402
 from gemma_thor_ros.models.config import ModelConfig  # noqa: E402
@@ -105,19 +105,16 @@ def build(name: str) -> torch.nn.Module:
     config = config_class(text_config=text, vision_config=vision, audio_config=None, **cases.IDS)
     model = model_class(config).double().eval()
     model.set_attn_implementation('eager')
-    state = {f'model.language_model.{key}': counter_weights.tensor(key, shape)
-             for key, shape in counter_weights.shapes(ModelConfig.from_dict(raw)).items()}
-    state = {key if key.endswith('layer_scalar') else f'{key}.weight': value
-             for key, value in state.items()}
+    if text.get('enable_moe_block'):
+        model.set_experts_implementation('eager')
+    state = reference_state(ModelConfig.from_dict(raw), 'model.language_model.', np.float64)
     state['lm_head.weight'] = state['model.language_model.embed_tokens.weight']
     for key, value in cases.vision_tensors(raw).items():
         if unified:                      # as the reference renames them at load
             key = key.replace('embed_vision.', 'embed_vision.multimodal_embedder.')
             key = key.replace('vision_embedder.', 'embed_vision.')
-        state[key] = value
-    missing, unexpected = model.load_state_dict(
-        {key: torch.from_numpy(value.astype(np.float64)) for key, value in state.items()},
-        strict=False)
+        state[key] = torch.from_numpy(value.astype(np.float64))
+    missing, unexpected = model.load_state_dict(state, strict=False)
     if missing or unexpected:
         raise SystemExit(f'weights do not fit: missing {missing}, unexpected {unexpected}')
     scale = torch.tensor(text['hidden_size'] ** 0.5, dtype=torch.bfloat16).double()
@@ -145,26 +142,31 @@ def run(name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         places[index, :num] = np.stack([np.arange(num) % image.columns,
                                         np.arange(num) // image.columns], axis=1)
     ids, starts = cases.prompt(name, [image.num_tokens for image in prepared])
-    token_ids = torch.tensor([ids])
+    token_ids, generated = torch.tensor([ids]), cases.generated(name)
     rows = sorted({0, 4, 5, len(ids) - 1, len(ids) - 2, *(
         start + offset for start, image in zip(starts, prepared, strict=True)
         for offset in (-1, 0, 1, image.num_tokens // 2, image.num_tokens - 1, image.num_tokens,
                        image.num_tokens + 1))})
     with _float64_everywhere():
         model = build(name)
-        outputs: list[torch.Tensor] = []
-        for layer in model.model.language_model.layers:
-            layer.register_forward_hook(lambda _module, _args, out: outputs.append(out.clone()))
+        outputs: list[list[torch.Tensor]] = [[] for _ in model.model.language_model.layers]
+        for layer, sink in zip(model.model.language_model.layers, outputs, strict=True):
+            layer.register_forward_hook(
+                lambda _module, _args, out, sink=sink: sink.append(out[0].clone()))
         values, where = torch.from_numpy(pixels), torch.from_numpy(places)
         features = model.model.get_image_features(values, where, return_dict=True).pooler_output
-        result = model(input_ids=token_ids, pixel_values=values, image_position_ids=where,
-                       mm_token_type_ids=(token_ids == cases.IDS['image_token_id']).long(),
-                       use_cache=False)
+        cache = DynamicCache(config=model.config.get_text_config())
+        logits = [model(input_ids=token_ids, pixel_values=values, image_position_ids=where,
+                        mm_token_type_ids=(token_ids == cases.IDS['image_token_id']).long(),
+                        past_key_values=cache, use_cache=True).logits[0]]
+        logits += [model(input_ids=torch.tensor([[token]]), past_key_values=cache,
+                         use_cache=True).logits[0] for token in generated]
     soft = torch.cat(tuple(features)).numpy()
     assert soft.dtype == np.float64
+    wanted = [*rows, *range(len(ids), len(ids) + len(generated))]
     arrays[f'{name}.soft'] = soft
-    arrays[f'{name}.layers'] = torch.stack([out[0, rows] for out in outputs]).numpy()
-    arrays[f'{name}.logits'] = result.logits[0, rows].numpy()
+    arrays[f'{name}.layers'] = torch.stack([torch.cat(parts)[wanted] for parts in outputs]).numpy()
+    arrays[f'{name}.logits'] = torch.cat(logits)[wanted].numpy()
     print(f'{name}: {len(ids)} tokens, soft {soft.shape}, rms {np.sqrt((soft ** 2).mean()):.2f}')
     return {'tokens': [image.num_tokens for image in prepared], 'rows': rows}
 

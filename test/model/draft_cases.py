@@ -18,7 +18,7 @@ from typing import Any
 import counter_weights
 import numpy as np
 import numpy.typing as npt
-from forward import Array, Role, Rows, page_table, random_model, step
+from forward import Array, Role, Rows, error, page_table, random_model, step
 
 from gemma_thor_ros.models.batch import Batch, Span
 from gemma_thor_ros.models.config import ModelConfig
@@ -34,7 +34,7 @@ from gemma_thor_ros.weights.drafter_shapes import drafter_shapes
 
 FOLDER = Path(__file__).parents[1] / 'data' / 'goldens'
 CASES: dict[str, Any] = json.loads((FOLDER / 'drafts.json').read_text())['cases']
-EXACT, SINGLE = 1e-9, 1e-5
+EXACT, SINGLE = 1e-9, 5e-5               # a block has few rows, so a column can be faint
 PAGE_SIZE = 16
 
 Drafter = DFlash | Mtp
@@ -141,12 +141,6 @@ def two_rounds(case: str, model: Gemma4, drafter: Drafter) -> Array:
             [span], bench.cache, bench.kv_cache)))
         bench.run(tokens[prompt:prompt + told['verified']], prompt, Role.DECODE)
     return np.stack(found)
-
-
-def error(ours: Array, theirs: Array) -> float:
-    """The largest relative error of a row, in the 2-norm over its last axis."""
-    difference = np.linalg.norm(ours.astype(np.float64) - theirs, axis=-1)
-    return float(np.max(difference / np.linalg.norm(theirs, axis=-1)))
 
 
 def golden_error(case: str, variant: str, dtype: npt.DTypeLike,

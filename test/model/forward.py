@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import counter_weights
 import numpy as np
@@ -114,3 +114,25 @@ def decode(model: Gemma4, cache: KVCache, tokens: Sequence[int], start: int,
     return np.concatenate([
         step(model, cache, Rows([token], start + i, Role.DECODE, pages))[0]
         for i, token in enumerate(tokens)])
+
+
+class Worst(NamedTuple):
+    """The largest relative error (2-norm) of a row or a column, and which one it is."""
+
+    error: float
+    place: str
+
+
+def worst(ours: Array, theirs: Array) -> Worst:
+    """Judge (rows, columns) against the same of a reference, along both axes."""
+    difference = ours.astype(np.float64) - theirs
+    found = []
+    for kind, axis in (('row', -1), ('column', -2)):
+        relative = (np.linalg.norm(difference, axis=axis) / np.linalg.norm(theirs, axis=axis))
+        found.append(Worst(float(np.max(relative)), f'{kind} {np.argmax(relative)}'))
+    return max(found)
+
+
+def error(ours: Array, theirs: Array) -> float:
+    """The largest relative error of a row or a column, in the 2-norm."""
+    return worst(ours, theirs).error

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forward import Array, Role, Rows, page_table, random_model, step
+from forward import Array, Role, Rows, error, page_table, random_model, step, worst
 
 from gemma_thor_ros.models.gemma4 import Gemma4
 from gemma_thor_ros.ops import kv_append
@@ -54,12 +54,6 @@ def run(model: Gemma4, name: str) -> tuple[Array, Array, int]:
             np.concatenate(logits)[wanted], len(rows))
 
 
-def error(ours: Array, theirs: Array) -> float:
-    """The largest relative error of a row, in the 2-norm over its last axis."""
-    difference = np.linalg.norm(ours.astype(np.float64) - theirs, axis=-1)
-    return float(np.max(difference / np.linalg.norm(theirs, axis=-1)))
-
-
 @pytest.mark.parametrize('name', CASES)
 @pytest.mark.parametrize(('dtype', 'limit'), [(np.float64, EXACT), (np.float32, SINGLE)])
 def test_layers_and_logits(name: str, dtype: Any, limit: float) -> None:
@@ -68,8 +62,22 @@ def test_layers_and_logits(name: str, dtype: Any, limit: float) -> None:
     assert layers.dtype == logits.dtype == dtype
     for part in (slice(0, num_prompt), slice(num_prompt, None)):
         for layer, hidden in enumerate(layers):
-            assert error(hidden[part], expected['layers'][layer, part]) <= limit, (layer, part)
-        assert error(logits[part], expected['logits'][part]) <= limit, part
+            found = worst(hidden[part], expected['layers'][layer, part])
+            assert found.error <= limit, (layer, part, found)
+        found = worst(logits[part], expected['logits'][part])
+        assert found.error <= limit, (part, found)
+
+
+def test_a_fault_of_one_column_is_found_and_named() -> None:
+    """One that hides in every row: the faintest column, off by a thousandth."""
+    theirs = golden('moe_k_eq_v_256')['logits']
+    column = int(np.argmin(np.linalg.norm(theirs, axis=0)))
+    ours = theirs.copy()
+    ours[:, column] *= 1.001
+    rows = np.linalg.norm(ours - theirs, axis=1) / np.linalg.norm(theirs, axis=1)
+    found = worst(ours, theirs)
+    assert rows.max() < 1e-4 < found.error < 1.01e-3
+    assert found.place == f'column {column}' and worst(theirs, theirs).error == 0
 
 
 @pytest.mark.parametrize('name', CASES)

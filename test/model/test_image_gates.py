@@ -80,8 +80,8 @@ def jobs(kind: str) -> list[Job]:
             Job(request('text', kind, [50]), 2)]
 
 
-KINDS = ['tower', 'embedder', 'clipped']
-BOTH_WAYS = ['tower', 'embedder']
+KINDS = ['tower', 'experts', 'embedder', 'clipped']
+BOTH_WAYS = ['tower', 'experts', 'embedder']
 
 
 @pytest.mark.parametrize('kind', KINDS)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import vision_cases as cases
+from forward import error
 
 from gemma_thor_ros.image import prepare
 from gemma_thor_ros.image.prepare import PreparedImage, prepare_image
@@ -61,13 +62,6 @@ def vision_of(name: str, dtype: Any, rounding: Any = 'none') -> Vision:
 def soft_tokens(name: str, dtype: Any, rounding: Any = 'none') -> Array:
     vision = vision_of(name, dtype, rounding)
     return np.concatenate([vision.encode(image.patches, image.columns) for image in images(name)])
-
-
-def error(ours: Array, theirs: Array) -> float:
-    """The largest relative error of a row, and of a column, in the 2-norm."""
-    difference = ours.astype(np.float64) - theirs
-    return max(float(np.max(np.linalg.norm(difference, axis=axis)
-                            / np.linalg.norm(theirs, axis=axis))) for axis in (-1, -2))
 
 
 @pytest.mark.parametrize('name', RECORD)

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts with images in the text model: against the reference in float64, and cut into chunks.
 
+Rows generated behind the images are judged apart from the prompt's.
+
 A tower's images are seen both ways in sliding layers, as far as the window goes; the embedder's in
 all layers, and whole; small models look back only. Each of the other ways is planted once.
 """
@@ -16,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import vision_cases as cases
-from forward import Array, Role, page_table, random_model
-from test_vision import EXACT, RECORD, SINGLE, error, golden, images, vision_of
+from forward import Array, Role, Rows, error, page_table, random_model, step, worst
+from test_vision import EXACT, RECORD, SINGLE, golden, images, vision_of
 
 from gemma_thor_ros.models.batch import Batch, SoftRows, Span
 from gemma_thor_ros.models.config import FULL, SLIDING, ModelConfig
@@ -42,9 +44,13 @@ def model_of(name: str, dtype: Any) -> Gemma4:
 
 def run(model: Gemma4, name: str, cuts: Sequence[int] = (), cut_images: bool = False,
         ) -> tuple[Array, Array]:
-    """Layers (L, T, H) and logits (T, V) of a prompt, in chunks that end at `cuts`."""
+    """Layers (L, T, H) and logits (T, V) of a prompt, in chunks that end at `cuts`.
+
+    The rows of the tokens generated behind it, one a step, come last.
+    """
     ids, soft = prompt(name, model.dtype.type)
-    pages = page_table(-(-len(ids) // PAGE_SIZE), seed=3)
+    generated = cases.generated(name)
+    pages = page_table(-(-(len(ids) + len(generated)) // PAGE_SIZE), seed=3)
     kv_cache = model.new_kv_cache(pages.size, pages.size, PAGE_SIZE)
     hidden: list[list[Array]] = [[] for _ in range(model.config.num_hidden_layers)]
     logits = []
@@ -61,6 +67,9 @@ def run(model: Gemma4, name: str, cuts: Sequence[int] = (), cut_images: bool = F
         batch = Batch(np.array(ids[start:stop], np.int32), count + np.int32(start), (span,),
                       count, tuple(rows))
         logits.append(model.forward(batch, kv_cache, lambda i, x: hidden[i].append(x)))
+    for position, token in enumerate(generated, len(ids)):
+        logits += step(model, kv_cache, Rows([token], position, Role.DECODE, pages),
+                       tap=lambda i, x: hidden[i].append(x))
     return (np.stack([np.concatenate(parts) for parts in hidden]), np.concatenate(logits))
 
 
@@ -69,9 +78,15 @@ def run(model: Gemma4, name: str, cuts: Sequence[int] = (), cut_images: bool = F
 def test_layers_and_logits(name: str, dtype: Any, limit: float) -> None:
     layers, logits = run(model_of(name, dtype), name)
     rows = RECORD[name]['rows']
-    for ours, theirs in zip(layers, golden()[f'{name}.layers'], strict=True):
-        assert error(ours[rows], theirs) <= limit
-    assert error(logits[rows], golden()[f'{name}.logits']) <= limit
+    prompt_rows, generated = slice(0, len(rows)), slice(len(rows), None)
+    theirs = golden()[f'{name}.logits']
+    assert theirs[generated].shape[0] == len(cases.generated(name)) > 1
+    for part, wanted in ((prompt_rows, rows), (generated, slice(-len(theirs[generated]), None))):
+        for ours, layer in zip(layers, golden()[f'{name}.layers'], strict=True):
+            found = worst(ours[wanted], layer[part])
+            assert found.error <= limit, (part, found)
+        found = worst(logits[wanted], theirs[part])
+        assert found.error <= limit, (part, found)
 
 
 def legal_cuts(name: str) -> list[int]:
@@ -165,9 +180,9 @@ def soft_tokens_reversed(model: Gemma4) -> None:
 def change_rows(model: Gemma4, change: Callable[[Array], Array]) -> None:
     right = model.forward
 
-    def forward(batch: Batch, *rest: Any) -> Array:
+    def forward(batch: Batch, *rest: Any, **options: Any) -> Array:
         soft = tuple(SoftRows(rows.start_row, change(rows.values)) for rows in batch.soft_rows)
-        return right(dataclasses.replace(batch, soft_rows=soft), *rest)
+        return right(dataclasses.replace(batch, soft_rows=soft), *rest, **options)
     model.forward = forward                              # type: ignore[method-assign]
 
 
@@ -203,7 +218,8 @@ def inputs_before_the_image(model: Gemma4) -> None:
 PLANTS: list[tuple[Plant, str]] = [
     (inputs_of_the_image_token, 'clipped'), (inputs_before_the_image, 'clipped'),
     (blocks_as('causal', 'causal'), 'tower'), (blocks_as('causal', 'causal'), 'embedder'),
-    (blocks_as('in window', 'whole'), 'tower'), (blocks_as('whole', 'causal'), 'tower'),
+    *((plant, name) for plant in (blocks_as('in window', 'whole'), blocks_as('whole', 'causal'))
+      for name in ('tower', 'experts')),
     (blocks_as('in window', 'whole'), 'embedder'), (blocks_as('whole', 'causal'), 'embedder'),
     (blocks_as('in window', 'causal'), 'causal'),
     *((plant, name) for plant in (soft_tokens_scaled, soft_tokens_left_out, soft_tokens_reversed)
@@ -215,5 +231,6 @@ PLANTS: list[tuple[Plant, str]] = [
 def test_planted_error_is_caught(plant: Plant, name: str) -> None:
     model = model_of(name, np.float64)
     plant(model)
-    rows = RECORD[name]['rows']
-    assert error(run(model, name)[1][rows], golden()[f'{name}.logits']) > SINGLE
+    rows, logits, theirs = RECORD[name]['rows'], run(model, name)[1], golden()[f'{name}.logits']
+    assert error(logits[rows], theirs[:len(rows)]) > SINGLE
+    assert error(logits[-len(theirs) + len(rows):], theirs[len(rows):]) > SINGLE

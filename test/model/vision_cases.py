@@ -46,9 +46,14 @@ SMALL_TEXT: dict[str, Any] = {
     'use_double_wide_mlp': True, 'hidden_size_per_layer_input': 12,
     'vocab_size_per_layer_input': 96, 'use_bidirectional_attention': None,
 }
+# the 26B's form: experts beside the dense MLP
+EXPERTS_TEXT: dict[str, Any] = {**TEXT, 'enable_moe_block': True, 'num_experts': 6,
+                                'top_k_experts': 2, 'moe_intermediate_size': 24}
 # 'causal': a tower under a text model whose blocks look back only
 CONFIGS: dict[str, dict[str, Any]] = {
     'tower': {'model_type': 'gemma4', 'text_config': TEXT, 'vision_config': TOWER, **IDS},
+    'experts': {'model_type': 'gemma4', 'text_config': EXPERTS_TEXT, 'vision_config': TOWER,
+                **IDS},
     'embedder': {'model_type': 'gemma4_unified', 'vision_config': EMBEDDER, **IDS, 'text_config': {
         **{key: value for key, value in TEXT.items() if key != 'hidden_size_per_layer_input'},
         'model_type': 'gemma4_unified_text'}},
@@ -61,8 +66,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 BUDGET = 70
 # (height, width): scaled down, up from almost nothing, and a thin one
 PICTURES = {'wide': (120, 300), 'small': (9, 7), 'thin': (5, 300)}
-PROMPTS = {'tower': ('wide', 'small'), 'embedder': ('wide', 'small'), 'causal': ('thin',),
-           'clipped': ('thin', 'small')}
+PROMPTS = {'tower': ('wide', 'small'), 'experts': ('wide', 'small'),
+           'embedder': ('wide', 'small'), 'causal': ('thin',), 'clipped': ('thin', 'small')}
 
 
 def picture(name: str, height: int, width: int) -> npt.NDArray[np.uint8]:
@@ -95,3 +100,8 @@ def prompt(name: str, num_tokens: list[int]) -> tuple[list[int], list[int]]:
         ids += [IDS['image_token_id']] * count + [IDS['eoi_token_id']]
         ids += text[5 + 7 * index:12 + 7 * index]
     return ids, starts
+
+
+def generated(name: str) -> list[int]:
+    """Token ids that are run one by one behind the prompt, as if the model had said them."""
+    return (counter_weights.counter_bytes(f'{name}.generated', 4) % 90).tolist()
