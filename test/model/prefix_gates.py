@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from engine_books import check_books
 from engine_gates import WAIT, Answer, differences, poison, read, solo
 from engine_gates import Job as SoloJob
 
 from gemma_thor_ros.engine import Engine, page_pool, scheduler
+from gemma_thor_ros.engine.saved_prefix import SavedPrefix
 from gemma_thor_ros.schema import FinishReason, Request, RequestError
 
 
@@ -134,6 +136,37 @@ def interleaved(make: Callable[..., Request], num_system: int, num_user: int) ->
                               checkpoints=(num_system,))
             visits.append(Visit(request))
     return visits
+
+def save(engine: Engine, ids: tuple[int, ...], max_bytes: int = 1 << 30) -> SavedPrefix:
+    found = engine.save_prefix(np.array(ids, np.int32), (), max_bytes).result(WAIT)
+    assert found is not None
+    return found
+
+
+def saved_gate(model: Any, length: int, make: Callable[..., Request], page_size: int = 16,
+               **options: Any) -> list[str]:
+    """A turn, saved; the next one on another engine, in other pages, against one that is fresh."""
+    options = {'page_size': page_size, **options}
+    first, first_turn = Kitchen(model, **options), make('first', length)
+    answer = first.answer(first_turn)['first']
+    saved = save(first.engine, first_turn.prompt_ids)
+    first.close()
+    more = make('more', 30, 1)
+    turn = replace(more, prompt_ids=(*first_turn.prompt_ids, *answer.token_ids, *more.prompt_ids))
+    second = Kitchen(model, **options)
+    second.answer(make('other', 50, 2))
+    lines = []
+    border = (length - 1) // page_size * page_size
+    cached = second.engine.restore_prefix(saved).result(WAIT)
+    if (cached, saved.token_ids.size) != (border, border):
+        lines.append(f'{cached} of {saved.token_ids.size} tokens are cached, not {border}')
+    before = second.engine.stats().prefill_tokens
+    found = second.answer(turn)
+    if second.engine.stats().prefill_tokens - before != len(turn.prompt_ids) - border:
+        lines.append('the saved part was prefilled')
+    second.close()
+    return lines + differences(found, fresh(model, [turn], page_size=page_size), [SoloJob(turn)])
+
 
 # ---- planted errors ----
 

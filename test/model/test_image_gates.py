@@ -80,8 +80,8 @@ def jobs(kind: str) -> list[Job]:
             Job(request('text', kind, [50]), 2)]
 
 
-KINDS = ['tower', 'experts', 'embedder', 'clipped']
-BOTH_WAYS = ['tower', 'experts', 'embedder']
+KINDS = ['tower', 'embedder', 'clipped']
+BOTH_WAYS = ['tower', 'embedder']
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -145,7 +145,17 @@ def test_same_ids_without_the_image_are_another_prompt() -> None:
         replace(seen, request_id='again'), 104)], checkpoint_interval=1, **OPTIONS) == []
 
 
-@pytest.mark.parametrize('kind', BOTH_WAYS)
+def test_over_experts_as_over_a_dense_model(grid: bool) -> None:
+    assert concurrent_gate(model('experts'), jobs('experts'), prefill_chunk=40, **OPTIONS) == []
+    if grid:
+        test_chunked_equals_whole('experts', grid)
+        test_warm_equals_cold('experts', 24)
+        test_prompts_drawn_at_random_warm_and_together('experts', grid)
+        test_paused_or_dropped_equals_undisturbed('experts')
+        test_drafted_equals_plain('experts')
+
+
+@pytest.mark.parametrize('kind', [*BOTH_WAYS, 'experts'])
 def test_case_h14_the_same_image_early_and_late(kind: str) -> None:
     """Positions 10 and 1500, each cold, then warm; and both in one prompt."""
     early = request('early', kind, [9, 'a', 20])

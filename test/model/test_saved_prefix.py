@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from draft_gates import Oracle
 from engine_books import check_books
-from engine_gates import WAIT, HashModel, Job, differences, make_request
+from engine_gates import WAIT, HashModel, Job, make_request
 from forward import TINY_DENSE, TINY_MOE, random_model
-from prefix_gates import Kitchen, fresh
+from prefix_gates import Kitchen, fresh, save
+from prefix_gates import saved_gate as gate
 
 from gemma_thor_ros.engine import Engine, saved_prefix
 from gemma_thor_ros.engine.page_pool import PageManager
@@ -39,45 +40,18 @@ def model(name: str) -> Any:
     return random_model(TINY_MOE, rounding='device', kv_dtype='bf16')
 
 
-def save(engine: Engine, ids: tuple[int, ...], max_bytes: int = GIB) -> SavedPrefix:
-    found = engine.save_prefix(np.array(ids, np.int32), (), max_bytes).result(WAIT)
-    assert found is not None
-    return found
-
-
-def saved_gate(name: str, length: int, **options: Any) -> list[str]:
-    """A turn, saved; the next one on another engine, in other pages, against one that is fresh."""
-    options = {'page_size': PAGE, **options}
-    first, first_turn = Kitchen(model(name), **options), request('first', length)
-    answer = first.answer(first_turn)['first']
-    saved = save(first.engine, first_turn.prompt_ids)
-    first.close()
-    more = request('more', 30, 1)
-    turn = replace(more, prompt_ids=(*first_turn.prompt_ids, *answer.token_ids, *more.prompt_ids))
-    second = Kitchen(model(name), **options)
-    second.answer(request('other', 50, 2))
-    lines = []
-    border = (length - 1) // PAGE * PAGE
-    cached = second.engine.restore_prefix(saved).result(WAIT)
-    if (cached, saved.token_ids.size) != (border, border):
-        lines.append(f'{cached} of {saved.token_ids.size} tokens are cached, not {border}')
-    before = second.engine.stats().prefill_tokens
-    found = second.answer(turn)
-    if second.engine.stats().prefill_tokens - before != len(turn.prompt_ids) - border:
-        lines.append('the saved part was prefilled')
-    second.close()
-    return lines + differences(found, fresh(model(name), [turn], page_size=PAGE), [Job(turn)])
+saved_gate = partial(gate, make=request)
 
 
 @pytest.mark.parametrize('name', ['moe', 'fp8', 'hash'])
 def test_a_restored_prefix_answers_as_one_that_never_ended(name: str, grid: bool) -> None:
     for length in range(17, 120) if grid else EDGES:
-        assert saved_gate(name, length) == [], length
+        assert saved_gate(model(name), length) == [], length
 
 
 def test_many_pieces_and_shared_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved_prefix, 'PIECE_BYTES', 1)
-    assert saved_gate('moe', 97, prefill_chunk=19) == []
+    assert saved_gate(model('moe'), 97, prefill_chunk=19) == []
     kitchen = Kitchen(model('moe'), page_size=PAGE)
     long = request('long', 97)
     kitchen.answer(long)
@@ -122,7 +96,7 @@ def pages_of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
                                    pages_of_a_neighbour])
 def test_a_planted_error_shows(name: str, plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert saved_gate(name, 80) != []
+    assert saved_gate(model(name), 80) != []
 
 
 @pytest.mark.parametrize('planted', [False, True])
