@@ -108,6 +108,9 @@ class ImageReader:
         if detail not in (None, *_DETAILS):
             raise RequestError(ErrorCode.INVALID_REQUEST, f'{where}: detail is {detail!r}, '
                                f'allowed are {", ".join(_DETAILS)}', where)
+        if given is None:
+            raise RequestError(ErrorCode.INVALID_REQUEST, f'{where} has no image_url: images are '
+                               'taken as data URLs (data:image/png;base64,...)', where)
         where = f'{where}.image_url{".url" if nested else ""}'
         budget = min(BUDGETS) if detail == 'low' else self._vision.soft_tokens
         return {'type': 'image', 'prepared': self._prepared(url, budget, where)}

@@ -241,9 +241,9 @@ def _check_content(content: Any, where: str, no_images: str | None) -> None:
                 raise invalid(f'{name}.{field} must be text', f'{name}.{field}')
         elif kind in IMAGE_PARTS:
             if no_images is not None:
-                reason = f' ({no_images})' if no_images else ''
+                reason = no_images or 'it reads text alone'
                 raise RequestError(
-                    ErrorCode.UNSUPPORTED, f'{name}: this model takes no {kind}{reason}', name
+                    ErrorCode.UNSUPPORTED, f'{name}: this model takes no {kind} ({reason})', name
                 )
         elif kind in ('input_audio', 'audio', 'video'):
             raise RequestError(ErrorCode.UNSUPPORTED, f'{name}: this model takes no {kind}', name)

@@ -27,6 +27,7 @@ Pixels = npt.NDArray[np.uint8]           # (height, width, 3)
 FORMATS = ('PNG', 'JPEG', 'WEBP')
 # Modes with 8 bits a channel; what else Pillow reads (16-bit grey, float) has no agreed range.
 _MODES = ('1', 'L', 'LA', 'La', 'P', 'PA', 'RGB', 'RGBA', 'RGBa', 'RGBX', 'CMYK', 'YCbCr')
+_PNG_DEPTH = 24                          # the header's byte that has the bits of a channel
 # What Pillow raises for damaged files.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError,
            struct.error, zlib.error)
@@ -70,15 +71,20 @@ def read_data_url(url: Any, limits: ImageLimits, where: str) -> bytes:
 def decode_image(data: bytes, limits: ImageLimits, where: str) -> Pixels:
     """The pixels of a PNG, JPEG or WebP file, turned as its EXIF says; alpha is dropped.
 
-    (height, width, 3) uint8. Raises RequestError before decoding for a file above the limits, and
-    for one that is damaged, of another format, or has more than 8 bits a channel.
+    (height, width, 3) uint8; of an animation the first picture. Raises RequestError before
+    decoding for a file above the limits, and for one that is damaged, of another format, or has
+    more than 8 bits a channel.
     """
     if len(data) > limits.max_bytes:
         raise _too_large(len(data), limits, where)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             _check(image, limits, where)
+            if image.format == 'PNG' and data[_PNG_DEPTH] > 8:     # Pillow would cut it to 8
+                raise _invalid(f'{where} has {data[_PNG_DEPTH]} bits a channel: 8 are taken',
+                               where)
             turned = ImageOps.exif_transpose(image)
+            turned.info.pop('transparency', None)        # it is dropped; Pillow warns of some
             return np.array(turned.convert('RGB'), np.uint8)
     except Image.DecompressionBombError as error:
         raise _invalid(f'{where} has more pixels than the {limits.max_pixels:,} that are taken',

@@ -151,7 +151,9 @@ def test_the_prompt_is_shown_as_the_model_gets_it(sighted: Sighted) -> None:
     ({'type': 'image_url', 'image_url': {'url': url(1, 1, 65)}}, 'stand 65 to 1', None),
     ({'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,' + 'A' * 1500000}},
      'at most 1,048,576 are taken', None),
-    ({'type': 'image_url'}, 'must be a URL', None), ({'type': 'input_audio'}, 'takes no', None),
+    ({'type': 'image_url'}, 'has no image_url: images are', 'messages[0].content[0]'),
+    ({'type': 'image_url', 'image_url': {}}, 'must be a URL', None),
+    ({'type': 'input_audio'}, 'takes no', None),
     ({'type': 'video'}, 'takes no video', None)])
 def test_what_is_refused_and_how(sighted: Sighted, part: dict[str, Any], words: str,
                                  param: str | None) -> None:

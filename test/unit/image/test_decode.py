@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import io
 import struct
+import warnings
 import zlib
 from typing import Any
 
@@ -46,7 +47,19 @@ def test_other_modes_become_rgb() -> None:
     alpha = np.concatenate([PIXELS, PIXELS[..., :1]], axis=-1)
     assert (decode_image(encoded(alpha), LIMITS, WHERE) == PIXELS).all()
     palette = Image.fromarray(PIXELS // 128 * 128).quantize(8)
-    assert decode_image(encoded(palette), LIMITS, WHERE).shape == (20, 30, 3)
+    seen = decode_image(encoded(palette), LIMITS, WHERE)
+    assert seen.shape == (20, 30, 3)
+    with warnings.catch_warnings():                      # Pillow has one for such a palette
+        warnings.simplefilter('error')
+        clear = encoded(palette, transparency=bytes([0, 128, 255, 0, 7]))
+        assert (decode_image(clear, LIMITS, WHERE) == seen).all()
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'WEBP'])
+def test_of_an_animation_the_first_picture(kind: str) -> None:
+    others = [Image.fromarray(255 - PIXELS), Image.fromarray(PIXELS // 2)]
+    data = encoded(kind=kind, save_all=True, append_images=others, lossless=True)
+    assert (decode_image(data, LIMITS, WHERE) == PIXELS).all()
 
 
 def test_exif_turns_the_image() -> None:
@@ -56,13 +69,13 @@ def test_exif_turns_the_image() -> None:
     assert (found == np.rot90(PIXELS, -1)).all()
 
 
-def header(width: int, height: int) -> bytes:
+def header(width: int, height: int, depth: int = 8, colour: int = 2) -> bytes:
     """A PNG of a size without the pixels that it promises."""
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack('>I', len(data)) + name + data + struct.pack(
             '>I', zlib.crc32(name + data))
-    return (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', width, height, 8, 2, 0,
-                                                              0, 0))
+    head = struct.pack('>IIBBBBB', width, height, depth, colour, 0, 0, 0)
+    return (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', head)
             + chunk(b'IDAT', zlib.compress(bytes(10))) + chunk(b'IEND', b''))
 
 
@@ -77,6 +90,8 @@ def header(width: int, height: int) -> bytes:
     (header(20, 20), 'is a damaged image file'),
     (encoded()[:120], 'is a damaged image file'),
     (encoded(np.zeros((4, 4), np.uint16)), '8 bits a channel are taken'),
+    (header(20, 20, 16), 'has 16 bits a channel: 8 are taken'),
+    (header(20, 20, 16, 6), 'has 16 bits a channel: 8 are taken'),
 ])
 def test_what_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(RequestError) as caught:
