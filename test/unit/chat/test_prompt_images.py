@@ -108,7 +108,9 @@ def test_detail_low_takes_the_least_tokens() -> None:
 
 @pytest.mark.parametrize(('messages', 'num_new', 'words'), [
     ([user(image(detail='most'))], 1, "messages[0].content[0]: detail is 'most', allowed are"),
-    ([user(text('x'), {'type': 'image'})], 1, 'messages[0].content[1].image_url must be a URL'),
+    ([user(text('x'), {'type': 'image'})], 1, 'messages[0].content[1] has no image_url: images'),
+    ([user(text('x'), {'type': 'image', 'image_url': 7})], 1,
+     'messages[0].content[1].image_url must be a URL'),
     ([user(text('x')), user({'type': 'image_url', 'image_url': {'url': 'https://a/b.png'}})], 2,
      "messages[1].content[0].image_url.url begins with 'https:'"),
     ([user(text('x')), user({'type': 'image_url', 'image_url': {'url': 'http://a'}})], 1,
