@@ -85,8 +85,10 @@ def check_mlx(tensors: TensorFiles, module: str, shape: Shape, recipe: MlxRecipe
     if stated is False:
         raise ConfigError(f'{tensors.folder}: {module!r} has scales, but config.json says that it '
                           'is not quantised')
-    words, scales, biases = (_info(tensors, f'{module}.{suffix}')
-                             for suffix in ('weight', 'scales', 'biases'))
+    words, scales = (_info(tensors, f'{module}.{suffix}') for suffix in ('weight', 'scales'))
+    _check_floats(scales)                # other modes have no biases: say first what it is
+    biases = _info(tensors, f'{module}.biases')
+    _check_floats(biases)
     *lead, columns = shape
     bits, size = sizes_of(words.shape[-1] if words.shape else 0,
                           scales.shape[-1] if scales.shape else 0, columns)
@@ -95,14 +97,14 @@ def check_mlx(tensors: TensorFiles, module: str, shape: Shape, recipe: MlxRecipe
         raise ConfigError(f'{words.file}: tensor {words.name!r} is {words.dtype} of shape '
                           f'{list(words.shape)}, expected U32 of {lead} rows of one of these '
                           f'widths: {widths}')
-    for info in (scales, biases):
-        if info.dtype not in ('BF16', 'F16', 'F32'):
-            raise ConfigError(f'{info.file}: tensor {info.name!r} is {info.dtype}, expected BF16, '
-                              'F16 or F32: another mode of MLX than affine')
-        if list(info.shape[:-1]) != lead or info.shape != scales.shape or size is None:
-            sizes = ', '.join(str(columns // g) for g in GROUP_SIZES if columns % g == 0)
-            raise ConfigError(f'{info.file}: tensor {info.name!r} has shape {list(info.shape)}, '
-                              f'expected {lead} rows of {sizes or "no possible number of"} groups')
+    if list(scales.shape[:-1]) != lead or size is None:
+        sizes = ', '.join(str(columns // g) for g in GROUP_SIZES if columns % g == 0)
+        raise ConfigError(f'{scales.file}: tensor {scales.name!r} has shape '
+                          f'{list(scales.shape)}, expected {lead} rows of '
+                          f'{sizes or "no possible number of"} groups')
+    if biases.shape != scales.shape:
+        raise ConfigError(f'{biases.file}: tensor {biases.name!r} has shape {list(biases.shape)}, '
+                          f'its scales {list(scales.shape)}; they must be equal')
     if stated and (stated.bits, stated.group_size) != (bits, size):
         raise ConfigError(f'{tensors.folder}: {module!r} has {bits} bits in groups of {size}, '
                           f'config.json says {stated.bits} in groups of {stated.group_size}')
@@ -128,8 +130,8 @@ def mlx_specs(module: str, shape: Shape, setting: MlxSetting) -> list[TensorSpec
 
 def _setting(path: str, value: Mapping[str, Any]) -> MlxSetting:
     bits, size, mode = value.get('bits', 4), value.get('group_size'), value.get('mode', 'affine')
-    if mode in OTHER_MODES:
-        return MlxSetting(int(bits), int(size or 0), mode)
+    if mode in OTHER_MODES:              # its sizes don't matter: it is refused
+        return MlxSetting(0, 0, mode)
     if mode != 'affine' or bits not in BITS or size not in GROUP_SIZES:
         raise ConfigError(f'config.json: {path} says mode {mode!r}, bits {bits!r}, group_size '
                           f'{size!r}; supported are affine, {", ".join(map(str, BITS))} bits, '
@@ -141,6 +143,12 @@ def _bare(module: str) -> str:
     """A module without the text prefix: packs differ in it between config and tensors."""
     found = next(prefix for prefix in TEXT_PREFIXES if module.startswith(prefix))
     return module.removeprefix(found)
+
+
+def _check_floats(info: TensorInfo) -> None:
+    if info.dtype not in ('BF16', 'F16', 'F32'):
+        raise ConfigError(f'{info.file}: tensor {info.name!r} is {info.dtype}, expected BF16, F16 '
+                          f'or F32: another mode of MLX ({", ".join(OTHER_MODES)}) than affine')
 
 
 def _info(tensors: TensorFiles, name: str) -> TensorInfo:

@@ -57,7 +57,7 @@ def form_of(names: Container[str], module: str) -> Form | None:
         return Form.MODELOPT
     if f'{module}.weight_global_scale' in names:         # its codes are missing: say so
         return Form.COMPRESSED_TENSORS
-    if f'{module}.scales' in names:
+    if f'{module}.scales' in names or f'{module}.biases' in names:
         return Form.MLX
     if f'{module}.weight_scale' in names or f'{module}.weight_scale_inv' in names:
         return Form.FP8
