@@ -13,6 +13,7 @@ from typing import Any
 from demo_model import motion_phrases as phrases
 from demo_model import motion_words as new_words
 from demo_model.filling import fill, open_text, source_of
+from demo_model.held_apart import apart
 from demo_model.phrasing import TrainDraws, expand, pick, random_word
 from demo_model.spoken_numbers import (
     ANGLES,
@@ -22,6 +23,7 @@ from demo_model.spoken_numbers import (
     quantity,
 )
 from demo_model.tools import Tool
+from demo_model.wordings_sixth import TEXTS
 
 Json = dict[str, Any]
 
@@ -79,7 +81,10 @@ def motion_command(tool: Tool, values: Json) -> Command:
 _PLAIN_SHARE = 0.2                       # of commands that come in the plainest words
 _WIDER_SHARE = 0.3                      # of motions in training: with the words of motion_words.py
 _NEW_VERB_SHARE = 0.12                   # of motions in training: with a verb that no list holds
+_TRUE_TEXT_SHARE = 0.3                   # of texts in training: what people do have a robot say
+_TWICE_SHARE = 0.04                      # of texts in training: with a word said twice
 _TEXT_END_SHARE = 0.12                   # of texts that end in a word of those that wrappers end in
+_TEXTS = apart(TEXTS, ())
 _PLAIN_DRIVE = (('drive', 'driving'), ('go', 'going'), ('move', 'moving'))
 _PLAIN_WORDS = {
     'forward': ('forward', 'forward', 'ahead', 'forwards', 'straight ahead'),
@@ -336,6 +341,13 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     """A command to speak a sentence; the sentence is copied as it stands."""
     source = source_of(held)
     text = open_text(rng) if rng.random() < 0.4 else fill(pick(rng, source.SAY_TEXTS), rng, {})
+    if isinstance(rng, TrainDraws):
+        if rng.random() < _TRUE_TEXT_SHARE:
+            text = fill(pick(rng, _TEXTS), rng, {})
+        if rng.random() < _TWICE_SHARE:
+            words = text.split(' ')
+            place = int(rng.random() * len(words))
+            text = ' '.join([*words[:place], words[place], *words[place:]])
     if not held and rng.random() < _TEXT_END_SHARE:
         end = pick(rng, phrases.TEXT_ENDS)
         text += ' ' * end.startswith(' ') + fill(end, rng, {})

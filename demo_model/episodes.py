@@ -34,13 +34,16 @@ from demo_model.phrasing import TrainDraws, expand, pick, roughen
 from demo_model.questions import question_episode
 from demo_model.sentences import command_for, sentence
 from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, bare_number, quantity
+from demo_model.terse import takes_notes, terse
 from demo_model.tools import Tool, demo_tools
-from demo_model.toolsets import HARD, KINDS, alike, other_tool
+from demo_model.toolsets import HARD, KINDS, TRAIN_KINDS, alike, other_tool
 from demo_model.widening import correction, join, negation
 
 Json = dict[str, Any]
 _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
 _MADE_JOIN_SHARE = 0.3                   # of pairs of commands: joins that are put together
+_TERSE_SHARE = 0.2                       # of sentences with several commands: notes without verbs
+_MOTION_WISH_SHARE = 0.12                # of wishes that no tool fits: plain motions where none is there
 _MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a tool that is made up
 # What may follow a text that is to be spoken, and has no quotes.
 _AFTER_TEXT = re.compile(
@@ -117,6 +120,17 @@ def call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int) 
         else 2
         for tool in pool
     ]
+    notes = isinstance(rng, TrainDraws) and count > 1 and takes_notes(tools)
+    if notes and rng.random() < (_TERSE_SHARE if count == 2 else 2 * _TERSE_SHARE):
+        number = 4 if count == 3 and rng.random() < 0.2 else count
+        text, commands = terse(tools, rng, number)
+        names = ' and '.join(command.todo for command in commands)
+        return Episode(
+            roughen(text, rng, NUMBER_WORDS, typo_rate=0.03),
+            commands,
+            thought=f'The user wants me to {names}. I call {commands[0].tool.name}.',
+            category='two calls' if len(commands) == 2 else 'three calls',
+        )
     plain = not held and count > 1 and rng.random() < _PLAIN_JOIN_SHARE
     commands = [
         command_for(rng.choices(pool, weights)[0], rng, held, plain) for _ in range(count)
@@ -214,7 +228,27 @@ def no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episod
                 thought='The unit is not known.',
                 category='odd unit',
             )
-    others = [kind for kind in KINDS if kind.key not in present]
+    if isinstance(rng, TrainDraws) and tools and rng.random() < _MOTION_WISH_SHARE:
+        motions = [
+            motion
+            for motion, like in zip(
+                draw_motion(rng),
+                ({'drive', 'shift', 'circle'}, {'turn', 'yaw', 'head', 'look', 'circle', 'turntable'}),
+                strict=True,
+            )
+            if not present & like
+        ]
+        if motions:
+            command = command_for(rng.choice(motions), rng, held, True)
+            text = command.base if command.base and rng.random() < 0.6 else sentence(command, rng, held)
+            return Episode(
+                roughen(text, rng, NUMBER_WORDS),
+                reply=smalltalk.NO_TOOL,
+                thought='No tool fits.',
+                category='no tool',
+            )
+    kinds = TRAIN_KINDS if isinstance(rng, TrainDraws) else KINDS
+    others = [kind for kind in kinds if kind.key not in present]
     if isinstance(rng, TrainDraws) and rng.random() < _MADE_UP_SHARE:
         others = [made_up_kind(rng)]
     alien = any(tool.kind for tool in tools)
@@ -242,6 +276,8 @@ def corrected_episode(tools: list[Tool], rng: random.Random, held: bool) -> Epis
         template = pick(rng, HELD_NEGATIONS if held else NEGATIONS)
         if isinstance(rng, TrainDraws) and rng.random() < 0.4:
             template = negation(rng)
+        if isinstance(rng, TrainDraws) and rng.random() < 0.3:
+            template = template.replace("n't", 'nt')
         text = fill(template, rng, {'bad': wrong})
         return Episode(text, reply='Okay.', thought='I must not do it.', category='negation')
     template = pick(rng, HELD_CORRECTIONS if held else CORRECTIONS)

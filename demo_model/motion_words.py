@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from demo_model.phrasing import HELD_WORDS, unheld
+
 # verb, -ing form
 DRIVE_VERBS = (
     ('amble', 'ambling'), ('barrel', 'barrelling'), ('beetle', 'beetling'), ('bimble', 'bimbling'), ('bowl', 'bowling'), ('breeze', 'breezing'), ('bump', 'bumping'),
@@ -160,10 +162,15 @@ NAMED_ANGLES = (
     (270, 'three right angles'), (270, 'three quarters of a (revolution|circle)'), (270, 'a two seventy'), (720, 'two (revolutions|full circles|rotations)'), (720, 'a double (turn|spin)'), (540, 'a turn and a half'),
     (120, 'a third of a (turn|circle|revolution)'), (240, 'two thirds of a turn'), (72, 'a fifth of a turn'), (36, 'a tenth of a turn'), (45, 'half a right angle'), (45, 'an eighth of a (circle|revolution)'), (45, 'a forty-five'),
     (135, 'three eighths of a turn'), (1080, 'three (revolutions|rotations)'), (60, 'one sixth of a (turn|circle)'),
+    (360, '(a|one) (full|whole|complete|big|entire|proper) (spin|turn|circle|rotation|twirl|twist|round)( on the spot| in place|)'), (360, '(a|one) (big |nice |quick |slow |)(spin|turn|circle|twirl|rotation), (a whole one|a full one|a complete one|all the way|all the way round|the whole way round|once round|the full circle)'),
+    (360, '(in |)(a|one) (full |whole |complete |)(circle|loop|ring) (on the spot|in place|where you are|where you stand)'), (360, '(round|around) once( on the spot| in place|)'), (360, 'once (right |completely |)(round|around)( on the spot|)'), (360, 'all 360 degrees'), (360, 'the full 360( degrees|)'), (360, 'a (complete |full |whole |)(360|three sixty|three hundred and sixty)'),
+    (360, 'one time (round|around)'), (180, '(a|one) half (spin|turn|twist|twirl|rotation)( on the spot| in place|)'), (180, 'half (way |)(round|around)( on the spot|)'), (180, 'half a (spin|circle|rotation|revolution|twirl)'), (180, 'halfway (round|around)'), (90, 'a quarter (of a |)(spin|circle|rotation|revolution)'), (90, 'a quarter (round|around)'), (90, 'one right angle'), (90, 'a full right angle'),
+    (90, 'a (proper|clean|sharp|square) right angle'), (720, 'two (full|whole|complete|entire) (spins|turns|circles|rotations|twirls)'), (720, 'twice (all the way |right |completely |)(round|around)'), (720, 'two times (round|around)'), (1080, 'three (full|whole|complete) (spins|circles|rotations)'), (1080, 'three times (round|around)'), (45, 'half a quarter turn'),
 )
 NAMED_TURN = (
     '{V} through {N} {D}', '(execute|pull|complete|carry out|accomplish|dance) {N} {D}', '{D} {V} {N}', '{V} {D} (for|through|over) {N}', '(bust out|put in|show me|treat us to) {N} {D}', '{V} {N} over your {side} (shoulder|wheel|flank)', 'spin your chassis {N} {D}',
     '(nicely|neatly|smoothly|briskly|elegantly) {V} {N} {D}',
+    '(do|make|give me|show us|let us see|try|take) {N} {D}', '(do|make|give me|show us|let us see|try|take) {N}, {D}', '{D}: {N}', '{V} {N}, {D} please', '{V} {D}, {N} please', '(can you do|I want|we want|how about) {N} {D}', '{N} to your {side}', '{N} (going|turning|spinning) {D}', 'to the {side}, {N}', '{V} to the {side}, {N}', '{V} to the {side} {N}',
 )
 AROUND = (
     'pull a (u-turn|u-ey|uey|one eighty)', 'bang a (u-ey|uey)', 'do a volte-face', 'go about', 'put about', 'wheel (about|round)', 'make an about turn', 'face backwards', 'face (where you came from|behind you)',
@@ -171,3 +178,7 @@ AROUND = (
     'put your nose where your tail is', 'reorient yourself the opposite way', 'present your (back|stern|rear)', 'swivel (round|around) to look behind', 'twirl round to the other side',
 )
 AROUND_SIDE = ('(pull|bang) a (u-ey|uey) {D}', '(come|put|wheel|go) about {D}', 'over your {side} shoulder turn back', 'about turn by the {side}', 'do a volte-face {D}', 'swap front and back, going {D}', 'invert your heading {D}')
+DRIVE_VERBS = unheld(DRIVE_VERBS, ('drive', 'driving'))
+BACKWARD_VERBS = unheld(BACKWARD_VERBS, ('reverse', 'reversing'))
+TURN_VERBS = unheld(TURN_VERBS, ('turn', 'turning'))
+SMALL_TURN = tuple(words for words in SMALL_TURN if not set(HELD_WORDS) & set(words.split()))

@@ -122,6 +122,9 @@ def _value(tool: Tool, param: Param, rng: random.Random, held: bool) -> tuple[st
     if kind == 'choice':
         text = pick(rng, tool.choices[param.key])
         return text, text
+    if kind == 'idiom':
+        state, _, sentences = pick(rng, param.choices).partition(': ')
+        return fill(pick(rng, sentences.split('; ')), rng, {}), state
     if kind == 'words':
         text = ' '.join(random_word(rng) for _ in range(rng.randint(1, 4)))
         return text, text

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 _BLANKS = re.compile(' {2,}')
+_APOSTROPHE = re.compile(r"(?<=\w)'(?=(t|s|re|ve|m|d|ll)\b)")
 # A node is a literal, ('slot', name) or ('choice', [sequence, ...]).
 Node = str | tuple[str, object]
 Sequence_ = list[Node]
@@ -143,6 +144,12 @@ def expand(template: str, rng: random.Random, fill: Callable[[str], str] | None 
     out: list[str] = []
     _expand(parsed(template), rng, fill or (lambda name: '{' + name + '}'), out)
     return _BLANKS.sub(' ', ''.join(out)).strip().replace(' ,', ',')
+
+
+def unheld(verbs: tuple[tuple[str, str], ...], plain: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    """Verbs with their -ing forms; a plain one stands for each that the evaluation keeps."""
+    held = frozenset(HELD_WORDS)
+    return tuple(plain if held & set(' '.join(verb).split()) else verb for verb in verbs)
 
 
 class TrainDraws(random.Random):
@@ -273,6 +280,8 @@ def roughen(
                 if len(words[place]) >= 4:
                     words[place] = _typo(words[place], rng)
         text = ' '.join(words)
+    if isinstance(rng, TrainDraws) and "'" in text and rng.random() < 0.25:
+        text = _APOSTROPHE.sub('', text)
     draw = rng.random()
     if draw < 0.45:
         text = text[:1].upper() + text[1:]

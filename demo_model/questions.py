@@ -11,6 +11,7 @@ from demo_model.commands import Command, motion_command
 from demo_model.dialogue_phrases import VAGUE, VAGUE_TURN
 from demo_model.episode import Episode
 from demo_model.filling import fill
+from demo_model.held_apart import apart
 from demo_model.motion_phrases import (
     BACKWARD_WORDS,
     FORWARD_WORDS,
@@ -20,7 +21,7 @@ from demo_model.motion_phrases import (
     WRAPPERS,
 )
 from demo_model.phrasing import TrainDraws, open_words, pick, random_name, roughen
-from demo_model.sentences import command_for
+from demo_model.sentences import command_for, stands_alone
 from demo_model.spoken_numbers import (
     ANGLES,
     LENGTHS,
@@ -31,6 +32,15 @@ from demo_model.spoken_numbers import (
 )
 from demo_model.tools import Tool
 from demo_model.widening import ADDRESS_SHARE, FRAME_SHARE, addressed, framed
+from demo_model.wordings_sixth import INCOMPLETE
+
+_HALF_SHARE = 0.6                        # of what lacks a value: said as people say it, not by the tool's name
+_MADE_UP_SHARE = 0.5                     # of the made-up tools of a set may be asked back for
+_HALVES = {
+    kind: {key: apart(halves, ()) for key, halves in missing.items()}
+    for kind, missing in INCOMPLETE.items()
+}
+_MADE_UP_HALVES = ('{v} the {t}', '{v} {t}', '{t}', 'the {t}', 'the {t} please', '{v} the {t} please', 'I want to {v} the {t}', 'could you {v} the {t}', 'another {t}', 'see to the {t}', 'time to {v} the {t}')
 
 
 def question_episode(
@@ -40,8 +50,14 @@ def question_episode(
 
     None where the tool that was drawn needs nothing.
     """
-    # what a made-up tool would ask back is nobody's convention
-    asking = [tool for tool in tools if tool.kind is None or not tool.kind.words]
+    # what a made-up tool asks back is 'Which' and the noun of its declaration: in training alone
+    asking = [
+        tool
+        for tool in tools
+        if tool.kind is None
+        or not tool.kind.words
+        or (isinstance(rng, TrainDraws) and rng.random() < _MADE_UP_SHARE)
+    ]
     if not asking:
         return None, None
     asking = [tool for tool in asking if tool.names] or asking
@@ -273,7 +289,14 @@ def _other_question(
         if key != missing.key
     ]
     text = ' '.join([name, *given])
-    user = _incomplete(text, rng, held) if not given else _framed(text, rng, held)
+    half = ''
+    if isinstance(rng, TrainDraws) and rng.random() < _HALF_SHARE:
+        half = _half(tool, missing.key, said, rng)
+        text = half or text
+    if stands_alone(half):
+        user = addressed(half, rng, False) if rng.random() < 0.5 else half
+    else:
+        user = _incomplete(text, rng, held) if not given else _framed(text, rng, held)
     first = Episode(
         user,
         reply=missing.question,
@@ -282,12 +305,24 @@ def _other_question(
     )
     if rng.random() < 0.4:
         return first, None
+    answer = said[missing.key] if missing.kind != 'idiom' else str((command.values or {})[missing.key])
     return first, Episode(
-        said[missing.key],
+        answer,
         [command],
         thought=f'Now I know what was missing. I call {tool.name}.',
         category='follow-up',
     )
+
+
+def _half(tool: Tool, missing: str, said: dict[str, str], rng: random.Random) -> str:
+    """A command without one of its values, or '' where nobody wrote one down."""
+    assert tool.kind is not None
+    words = dict(tool.kind.words)
+    if words:
+        parts = [f'{words["n" + key]} {word}' for key, word in said.items() if key != missing]
+        return ', '.join([fill(pick(rng, _MADE_UP_HALVES), rng, words), *parts])
+    halves = _HALVES.get(tool.kind.key, {}).get(missing, ())
+    return fill(pick(rng, halves), rng, said) if halves else ''
 
 
 def _framed(text: str, rng: random.Random, held: bool) -> str:

@@ -12,7 +12,15 @@ from demo_model.filling import clause, fill, source_of
 from demo_model.other_commands import other
 from demo_model.phrasing import TrainDraws, pick
 from demo_model.tools import Tool
-from demo_model.widening import ADDRESS_SHARE, CLAUSE_SHARE, FRAME_SHARE, addressed, framed
+from demo_model.widening import (
+    ADDRESS_SHARE,
+    CLAUSE_SHARE,
+    FRAME_SHARE,
+    REASON_SHARE,
+    addressed,
+    framed,
+    reasoned,
+)
 
 # A phrase that begins so is a question or a sentence of its own, none that 'please' may stand before.
 _WHOLE = re.compile(
@@ -22,6 +30,11 @@ _WHOLE = re.compile(
 QUOTES = '"\''
 _BARE_TEXT_ENDS = ('{base}', '{base}?')
 _TEXT_ENDS = (*_BARE_TEXT_ENDS, '{base} please', '{base}, please', '{base}, robot')
+
+
+def stands_alone(phrase: str) -> bool:
+    """Whether a phrase is a question or a sentence, none that 'I want you to' may stand before."""
+    return bool(_WHOLE.match(phrase))
 
 
 def command_for(
@@ -38,13 +51,17 @@ def command_for(
 
 def sentence(command: Command, rng: random.Random, held: bool) -> str:
     """The command as a sentence, wrapped in the ways in which people ask."""
+    if isinstance(rng, TrainDraws) and rng.random() < REASON_SHARE:
+        phrase = command.base or command.whole
+        alone = not command.base or stands_alone(phrase)
+        return reasoned(phrase, rng, not command.open_end, alone)
     if command.whole:
         return command.whole
     wrappers = source_of(held).WRAPPERS
     # questions and statements of other tools ('where is my cup') stand alone most of the time
     if command.category == 'other' and rng.random() < 0.5:
         return command.base
-    if _WHOLE.match(command.base):       # 'I want you to how heavy is the load' says nobody
+    if stands_alone(command.base):       # 'I want you to how heavy is the load' says nobody
         if isinstance(rng, TrainDraws) and rng.random() < 0.5:
             return addressed(command.base, rng, False)
         return command.base

@@ -9,8 +9,9 @@ import random
 from demo_model import wordings_talk as more
 from demo_model.filling import noun_slots
 from demo_model.held_apart import apart
-from demo_model.phrasing import expand, open_words, pick, random_name
+from demo_model.phrasing import TrainDraws, expand, open_words, pick, random_name
 from demo_model.tools import Tool
+from demo_model.wordings_sixth import FEATS
 
 NO_TOOL = 'Sorry, I have no tool for that.'
 GREETING = 'Hello! What can I do for you?'
@@ -77,6 +78,8 @@ QUESTIONS = (
 ODD_UNITS = ('kilometres', 'km', 'kilometers', 'miles', 'mile', 'yards', 'yard', 'yd', 'light years', 'steps', 'laps', 'blocks', 'nautical miles', 'fathoms', 'tiles', 'lengths', 'robot lengths', 'micrometres')
 
 _QUESTIONS = (*QUESTIONS[0], *apart(more.MORE_QUESTIONS, QUESTIONS[1]))
+_FEATS = apart(FEATS, QUESTIONS[1])
+_FEATS_SHARE = 0.35                      # of questions in training
 
 
 def chat(rng: random.Random, held: bool) -> tuple[str, str]:
@@ -104,5 +107,7 @@ def question(rng: random.Random, held: bool) -> str:
     def slot(name: str) -> str:
         return pick(rng, open_words(rng)) if name == 'w' else noun_slots(rng)[name]
     said = QUESTIONS[1] if held else _QUESTIONS
+    if isinstance(rng, TrainDraws) and rng.random() < _FEATS_SHARE:
+        said = _FEATS
     text = expand(pick(rng, said), rng, slot)
     return text + '?' if text.startswith(('what', 'who', 'where', 'how', 'is ', 'do ', 'can ', 'why')) and rng.random() < 0.5 else text

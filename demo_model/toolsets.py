@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from demo_model.held_apart import apart
 from demo_model.intents import INTENTS, Intent, Param
+from demo_model.intents_further import FURTHER_INTENTS
 from demo_model.intents_more import MORE_INTENTS
 from demo_model.made_up import made_up_kind
 from demo_model.phrasing import TrainDraws, identifier, open_words, pick, random_word
@@ -30,9 +31,10 @@ from demo_model.wordings_fifth import FIFTH_WORDINGS
 from demo_model.wordings_first import FIRST_WORDINGS
 from demo_model.wordings_fourth import FOURTH_WORDINGS
 from demo_model.wordings_second import SECOND_WORDINGS
+from demo_model.wordings_sixth import SIXTH_WORDINGS
 from demo_model.wordings_third import THIRD_WORDINGS
 
-_LISTS = (FIRST_WORDINGS, SECOND_WORDINGS, THIRD_WORDINGS, FOURTH_WORDINGS, FIFTH_WORDINGS)
+_LISTS = (FIRST_WORDINGS, SECOND_WORDINGS, THIRD_WORDINGS, FOURTH_WORDINGS, FIFTH_WORDINGS, SIXTH_WORDINGS)
 _WORDINGS = {
     key: tuple(template for words in _LISTS for template in words.get(key, ()))
     for key in dict.fromkeys(key for words in _LISTS for key in words)
@@ -41,6 +43,7 @@ KINDS: tuple[Intent, ...] = tuple(
     replace(kind, commands=(*kind.commands, *apart(_WORDINGS.get(kind.key, ()), kind.held)))
     for kind in (*INTENTS, *MORE_INTENTS)
 )
+TRAIN_KINDS: tuple[Intent, ...] = (*KINDS, *FURTHER_INTENTS)
 _TYPES = {
     'decimal': 'number',
     'integer': 'integer',
@@ -70,6 +73,7 @@ _OPEN_SHARE = 0.35
 # Kinds whose arguments change places, or whose words are rare.
 HARD = ('circle', 'head', 'xy', 'shift', 'deliver', 'guide', 'note', 'load')
 _HARD_SHARE = 0.35                       # of training's sets of other tools that have one of these
+_FURTHER_SHARE = 0.6                     # of training's sets: may have the kinds of intents_further.py
 _MADE_UP_SHARE = 0.3                     # of training's sets of other tools
 
 
@@ -86,11 +90,54 @@ _ALIKE = (
     {'message', 'ring'},
     {'grasp', 'deliver', 'order'},
 )
+# The same for the kinds that training alone has: each with those that it may be taken for.
+_FURTHER_ALIKE: dict[str, set[str]] = {
+    'claw': {'release', 'close', 'lid', 'valve', 'door', 'grasp', 'handover'},
+    'lid': {'door', 'release', 'valve'},
+    'valve': {'door'},
+    'headlamp': {'roomlight', 'light', 'beam'},
+    'mute': {'volume'},
+    'camera': {'record', 'photo', 'look'},
+    'shopping': {'order', 'note', 'remindme', 'calendar'},
+    'serve': {'deliver', 'pallet', 'handover'},
+    'handover': {'grasp', 'deliver', 'pallet'},
+    'pallet': {'goto', 'deliver'},
+    'nurse': {'ring', 'message'},
+    'visit': {'find', 'goto', 'follow', 'pulse'},
+    'weather': {'temperature', 'search', 'find'},
+    'search': {'find', 'news', 'book'},
+    'game': {'music', 'tv'},
+    'news': {'book'},
+    'book': {'music'},
+    'stock': {'count', 'order'},
+    'fork': {'lift', 'hook', 'bed'},
+    'hook': {'lift', 'bed'},
+    'bed': {'lift'},
+    'turntable': {'turn', 'yaw'},
+    'remindme': {'timer', 'message', 'note', 'calendar'},
+    'calendar': {'note'},
+    'translate': {'say', 'language', 'announce', 'wave', 'joke'},
+    'language': {'say', 'announce'},
+    'wave': {'say', 'joke'},
+    'joke': {'say'},
+    'line': {'follow', 'goto'},
+    'oven': {'heat'},
+    'laundry': {'clean', 'bin'},
+    'bin': {'clean'},
+    'posture': {'pose'},
+    'alarm': {'timer'},
+}
 
 
 def alike(intents: set[str]) -> set[str]:
     """The intents and all that a command for one of them may mean."""
-    return intents.union(*(group for group in _ALIKE if group & intents))
+    found = intents.union(*(group for group in _ALIKE if group & intents))
+    for kind, others in _FURTHER_ALIKE.items():
+        if kind in intents:
+            found |= others
+        elif others & intents:
+            found.add(kind)
+    return found
 
 
 def _described(tool: Tool, param: Param, rng: random.Random, several: bool) -> Json:
@@ -130,6 +177,14 @@ def _described(tool: Tool, param: Param, rng: random.Random, several: bool) -> J
         tool.choices[param.key] = said
         tool.values[param.key] = written
         schema['enum'] = [written[word] for word in said]
+    if param.kind == 'idiom':
+        said = shuffled(rng, [state.partition(': ')[0] for state in param.choices])
+        written = {word: word for word in said}
+        if rng.random() < 0.25:
+            written = {word: word.upper() for word in said}
+        tool.choices[param.key] = said
+        tool.values[param.key] = written
+        schema['enum'] = [written[word] for word in said]
     if text:
         schema['description'] = text
     return schema
@@ -164,6 +219,8 @@ def other_tool(rng: random.Random, kind: Intent) -> Tool:
 
 def draw_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[Tool]:
     """A tool set: the demo robot's exactly, near it, of other kinds, or none at all."""
+    if isinstance(rng, TrainDraws) and kinds is KINDS and rng.random() < _FURTHER_SHARE:
+        kinds = TRAIN_KINDS
     draw = rng.random()
     if draw < 0.31:
         tools = demo_tools()
@@ -195,7 +252,7 @@ def other_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[T
     """One to eight tools of different kinds."""
     count = min(len(kinds), rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8)))
     chosen = rng.sample(kinds, count)
-    if isinstance(rng, TrainDraws) and kinds is KINDS and rng.random() < _HARD_SHARE:
+    if isinstance(rng, TrainDraws) and kinds in (KINDS, TRAIN_KINDS) and rng.random() < _HARD_SHARE:
         hard = pick(rng, HARD)
         chosen = [kind for kind in KINDS if kind.key == hard] + [
             kind for kind in chosen[1:] if kind.key != hard

@@ -13,13 +13,16 @@ import re
 from collections.abc import Callable
 
 from demo_model.filling import CAPITALS, fill
+from demo_model.held_apart import apart
 from demo_model.intents import COLOURS
 from demo_model.phrasing import expand, pick, random_name, random_word, read_words
+from demo_model.wordings_sixth import PURPOSES, REASON_FIRST, REASON_LAST, REASONS
 
 FREE_SHARE = 0.45                        # of places and objects
 NOISE_SHARE = 0.12                       # of commands for other tools
 ADDRESS_SHARE = 0.12                     # of sentences
 FRAME_SHARE = 0.08
+REASON_SHARE = 0.09                      # of sentences with one command: a reason beside it
 CLAUSE_SHARE = 0.08                      # of motions with words behind them that change nothing
 # fmt: off
 _ADJECTIVES = read_words('adjectives.txt')
@@ -81,6 +84,11 @@ _BETWEEN = (', ', ', ', '. ', ' - ', '... ', '! ', '; ', ': ', '? ', '\n')
 _KEPT = frozenset(
     ['x', 'y', 'pan', 'tilt', 'radius', 'angle', 'arc', 'degrees', 'on', 'off', 'open', 'close', 'not', 'never', 'lock', 'unlock', 'and', 'then', 'up', 'down', 'left', 'right', 'minutes', 'seconds', 'percent']
 )
+
+
+_REASONS = apart(REASONS, ())
+_PURPOSES = apart(PURPOSES, ())
+_ALONE = re.compile(r'(^|[,.!;:?\n] ?| - | so )\{b\}')
 
 
 def noun_phrase(rng: random.Random, place: bool) -> str:
@@ -189,6 +197,22 @@ def framed(phrase: str, rng: random.Random, more: bool) -> str:
     if rng.random() < 0.2:
         after = ''
     return front + ' ' * before.endswith(' ') + phrase + after
+
+
+def reasoned(phrase: str, rng: random.Random, more: bool, alone: bool = False) -> str:
+    """A command and why it is wanted; `more`: words may follow it; `alone`: none begin its clause."""
+    draw = rng.random()
+    if more and draw < 0.2:
+        return f'{phrase} {fill(pick(rng, _PURPOSES), rng, {})}'
+    reason = fill(pick(rng, _REASONS), rng, {})
+    if draw < 0.3:
+        reason = f'{reason}{pick(rng, (" and ", ", ", " but ", ". "))}{fill(pick(rng, _REASONS), rng, {})}'
+    template = pick(rng, REASON_LAST if more and draw > 0.65 else REASON_FIRST)
+    while alone and not _ALONE.search(template):
+        template = pick(rng, REASON_FIRST)
+    if rng.random() < 0.3:
+        reason = reason[:1].upper() + reason[1:]
+    return template.replace('{r}', reason).replace('{b}', phrase)
 
 
 def filled(template: str, slots: dict[str, str]) -> str:

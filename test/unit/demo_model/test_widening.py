@@ -10,14 +10,18 @@ import re
 import jsonschema
 import pytest
 
+from demo_model import intents_held, widening
 from demo_model.commands import Command
 from demo_model.encode import Encoder
 from demo_model.episodes import _AFTER_TEXT, _joined, call_episode
+from demo_model.intents_further import FURTHER_INTENTS
 from demo_model.made_up import KEY, made_up_kind
 from demo_model.phrasing import HELD_WORDS, PIECES, TrainDraws, is_held_name, piece_word
+from demo_model.questions import _HALVES, _half
 from demo_model.sentences import command_for, sentence
+from demo_model.terse import takes_notes, terse
 from demo_model.tools import demo_tools
-from demo_model.toolsets import draw_tools, other_tool
+from demo_model.toolsets import KINDS, TRAIN_KINDS, draw_tools, other_tool
 from demo_model.widening import _NUMBERS, _THEN, noisy, noun_phrase
 
 
@@ -149,3 +153,67 @@ def test_questions_and_sentences_stand_alone(base: str, alone: bool) -> None:
     for seed in range(200):
         told = sentence(command, TrainDraws(seed), held=False)
         assert not alone or not re.search(r'\b(to|you|and) ' + base, told), told
+
+
+def test_notes_have_all_motions_in_the_order_of_their_calls() -> None:
+    """'left 15, fwd 0.8': what no verb parts is two calls; a swapped pair would be seen."""
+    tools = demo_tools()
+    assert takes_notes(tools)
+    assert not takes_notes(tools[2:])
+    checked = 0
+    for seed in range(300):
+        text, commands = terse(tools, TrainDraws(seed), 2)
+        assert len(commands) == 2
+        numbers = [str(next(iter(command.arguments.values()), '')) for command in commands]
+        if all(numbers) and numbers[0] != numbers[1] and re.findall(r'[\d.]*\d', text) == numbers:
+            checked += 1
+        assert re.findall(r'[\d.]*\d', text) != numbers[::-1] or numbers[0] == numbers[1], text
+    assert checked > 80
+
+
+def test_a_state_is_said_in_other_words_than_its_value() -> None:
+    claw = next(kind for kind in FURTHER_INTENTS if kind.key == 'claw')
+    states = set()
+    for seed in range(60):
+        rng = TrainDraws(seed)
+        tool = other_tool(rng, claw)
+        command = command_for(tool, rng, held=False)
+        jsonschema.validate(command.arguments, tool.declaration['function']['parameters'])
+        state = str(next(iter(command.arguments.values()))).lower()
+        if 'let go' in command.base and 'not let go' not in command.base:
+            assert state == 'open', command.base
+        states.add(state)
+    assert states == {'open', 'close'}
+
+
+def test_half_a_command_has_all_values_but_the_missing_one() -> None:
+    kinds = {kind.key: kind for kind in TRAIN_KINDS}
+    assert set(_HALVES) <= set(kinds)
+    for key, missing in _HALVES.items():
+        said = {param.key: f'<{param.key}>' for param in kinds[key].params}
+        needed = {param.key for param in kinds[key].params if not param.optional}
+        for name in missing:
+            assert name in needed
+            for seed in range(8):
+                tool = other_tool(TrainDraws(seed), kinds[key])
+                told = _half(tool, name, said, TrainDraws(seed))
+                assert set(re.findall(r'<(\w+)>', told)) == needed - {name}, (key, name, told)
+
+
+def test_a_reason_beside_a_command_changes_nothing_of_it() -> None:
+    for seed in range(300):
+        told = widening.reasoned('drive 7 cm', TrainDraws(seed), seed % 2 == 0, seed % 3 == 0)
+        assert told.count('drive 7 cm') == 1
+        assert '{' not in told
+        if seed % 2:
+            assert re.search(r'drive 7 cm$', told)
+        if seed % 3 == 0:
+            assert not re.search(r'\b(you|to|better|please) drive 7 cm', told), told
+
+
+def test_kinds_of_training_alone_are_none_of_the_evaluation() -> None:
+    names = {name for kind in FURTHER_INTENTS for name in kind.names}
+    held = {name for kind in intents_held.HELD_INTENTS for name in kind.names}
+    keys = {kind.key for kind in FURTHER_INTENTS}
+    assert not names & held
+    assert not keys & {kind.key for kind in (*KINDS, *intents_held.HELD_INTENTS)}
