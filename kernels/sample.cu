@@ -12,8 +12,13 @@
 //   sample_pick    the token
 //
 // tokens      (R) i32; -1: a logit is NaN, -2: every id is masked, -3: a logit is infinite
+// results     null, or (RESULT_TURNS, RESULT_ROWS) i32 in memory of the host: the tokens again, at
+//             the record's turn
+// control     null, or the step's own inputs, which become those of the step after it: (7,
+//             RESULT_ROWS) i32, the rows' token ids, sequences (-1: padding) and positions, and
+//             (RESULT_ROWS, 4) spans of one row each; records get the next position and turn
 // logits      (R, V) f32, changed in place by sample_adjust
-// rows        (R) records of 88 bytes (struct Settings)
+// rows        (R) records of 88 bytes (struct Settings); sample_pick may advance them, see there
 // ids, values (list entries) i32, f32: lists of the rows; no list holds an id twice
 // masks       (M, ceil(V / 32)) u32: bit id % 32 of word id / 32 allows an id
 // largest     (R, RUNS) u32, scratch as all below; RUNS = ceil(V / 256)
@@ -30,7 +35,8 @@
 // top-k (equal values, or all large ones in few runs) it reads the row up to 18 times, one block
 // alone (slow and exact).
 //
-// PRECOND: V a multiple of 4; logits 16-byte aligned; temperature 0 or a normal float.
+// PRECOND: V a multiple of 4; logits 16-byte aligned; temperature 0 or a normal float; with control
+// every launch of the step before sample_pick, and one row of each sequence.
 // Constants: none.
 
 #include "sample_math.cuh"
@@ -357,9 +363,9 @@ __device__ __forceinline__ int pick_found(const Pick& p, const Search& cut, cons
 
 // Grid: (R).
 extern "C" __global__ void __launch_bounds__(PICK_THREADS)
-sample_pick(int* __restrict__ tokens, const u32* largest, const u32* equals, const u64* winners,
-            const u64* equal_winners, const Search* states, const float* logits,
-            const Settings* rows, const u32* masks, int vocab_size, int num_runs) {
+sample_pick(int* tokens, int* results, int* control, const u32* largest, const u32* equals,
+            const u64* winners, const u64* equal_winners, const Search* states,
+            const float* logits, Settings* rows, const u32* masks, int vocab_size, int num_runs) {
     __shared__ u64 room[PICK_WARPS];
     __shared__ Candidates candidates;
     __shared__ u64 bins[257];
@@ -396,5 +402,16 @@ sample_pick(int* __restrict__ tokens, const u32* largest, const u32* equals, con
             if (token < 0) token = pick_slowly(p, bins, room);
         }
     }
-    if (threadIdx.x == 0) tokens[blockIdx.x] = token;
+    if (threadIdx.x != 0) return;
+    const int r = blockIdx.x;
+    tokens[r] = token;
+    if (results) results[p.s.turn * RESULT_ROWS + r] = token;
+    if (!control) return;
+    if (control[RESULT_ROWS + r] >= 0) {
+        control[r] = token;
+        control[2 * RESULT_ROWS + r] += 1;
+        control[3 * RESULT_ROWS + 4 * r + 2] += 1;
+    }
+    rows[r].position = p.s.position + 1;
+    rows[r].turn = (p.s.turn + 1) % RESULT_TURNS;
 }

@@ -14,8 +14,11 @@ struct Settings {
     float temperature, min_p, repetition, presence, frequency;
     int top_k, choice, position;
     int bias[2], suppress[2], seen[2], counted[2];   // first entry and end of each list
-    int mask, unused;                                // row of masks, -1: none
+    int mask, turn;                                  // row of masks, -1: none; of the results
 };
+
+#define RESULT_TURNS 4                   // steps whose tokens the host's memory holds
+#define RESULT_ROWS 16                   // of a step
 
 // ---- rows whose cuts are searched for over all blocks (sample_search.cu) -----------------------
 

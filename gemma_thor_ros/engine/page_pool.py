@@ -228,6 +228,11 @@ class PageManager:
             tables.num_given += 1
             self.promised_full -= 1
 
+    def grow_ahead(self, tables: PageTables) -> None:
+        """Give the next page early, where that is within the promise: a step may start early."""
+        if tables.num_given < tables.full.size and len(tables.held_sliding) < tables.need.sliding:
+            self.grow(tables, (tables.num_given + 1) * self.page_size)
+
     def trim(self, tables: PageTables, num_committed: int) -> None:
         """Give back the sliding pages that a sequence can't reach any more, also by a rollback.
 

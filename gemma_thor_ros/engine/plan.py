@@ -97,6 +97,8 @@ def build_plan(chosen: Seq[tuple[Sequence, int]], pages: PageManager,
         end, tables = start + num_rows, tables_of(sequence)
         assert end <= sequence.max_positions, (end, sequence.max_positions)
         pages.grow(tables, end)
+        if sequence.role is Role.DECODE and end == tables.num_given * pages.page_size:
+            pages.grow_ahead(tables)                     # the step after this one is its first row
         token_ids[row:row + num_own] = sequence.token_ids[start:own_end]
         token_ids[row + num_own:row + num_rows] = guesses
         positions[row:row + num_rows] = range(start, end)

@@ -135,6 +135,7 @@ class CudaDrafter:
         most = AT_ONCE * network.steps(network.config.max_drafts)
         self._picks = DraftPicks(most, vocab_size, stream, self._buffer)
         self._inputs: DraftInputs | None = None
+        self._behind: StepInputs | None = None       # the steps that graphs start from
         self._results = [device.pinned(4 * self._picks.out.size).view(np.int32)
                          for _ in range(_RESULTS)]
         self._turn = 0
@@ -147,7 +148,7 @@ class CudaDrafter:
         max_pages = -(-self._context_length // page_size)
         mask = getattr(self.network.config, 'mask_token_id', -1)
         self._inputs = DraftInputs(self.network.ids_stride, mask, page_size, max_pages,
-                                   self.network.window, self._buffer)
+                                   self.network.window, self._picks.tokens.size, self._buffer)
         self.graphs = Graphs(self._stream, self.graphs.enabled)
         self._ahead = None
 
@@ -206,7 +207,7 @@ class CudaDrafter:
         """What enqueues a pass for one sequence, for benchmarks; its inputs are the last ones."""
         inputs, steps = self._inputs, self.network.steps(num_drafts)
         assert inputs is not None
-        choose = partial(self._picks.choose, Needs.of([]))
+        choose = partial(self._picks.choose, Needs.of([]), inputs.records)
         return lambda: self.network.launch(inputs, choose, 1, steps, kv_cache)
 
     def _send(self, places: tuple[Place, ...], firsts: Sequence[SampleRow], kv_cache: Any,
@@ -217,17 +218,23 @@ class CudaDrafter:
         count, steps = bucket(len(places)), self._steps
         layout = self.network.layout(count, steps)
         self._buffer.begin()
-        inputs.send(places, count)
-        needs = picks.send(firsts, [place.position for place in places], count, layout)
+        needs, records = picks.send(firsts, [place.position for place in places], count, layout)
+        inputs.send(places, records)
         self._buffer.end()
-        newest = picks.newest[:count]
-        if verified is not None:
-            step, tokens = verified
-            draft_accept(inputs.ids[:count * inputs.ids_stride], inputs.starts[:count], newest,
-                         inputs.spans[:count], picks.records, step.token_ids, tokens,
-                         step.spans[:count], layout, stream)
-        self.graphs.run((count, steps, needs), lambda: self.network.launch(
-            inputs, partial(picks.choose, needs), count, steps, kv_cache))
+        if verified is not None and verified[0] is not self._behind:
+            self._behind = verified[0]
+            self.graphs = Graphs(stream, self.graphs.enabled)
+
+        def work() -> None:
+            if verified is not None:
+                step, tokens = verified
+                draft_accept(inputs.ids[:count * inputs.ids_stride], inputs.starts[:count],
+                             picks.newest[:count], inputs.spans[:count], inputs.records,
+                             step.token_ids, tokens, step.spans[:count], layout, stream)
+            self.network.launch(inputs, partial(picks.choose, needs, inputs.records), count,
+                                steps, kv_cache)
+
+        self.graphs.run((count, steps, needs, verified is not None), work)
         self._turn = (self._turn + 1) % _RESULTS
         result = self._results[self._turn]
         device.copy_out(result, picks.out, stream)

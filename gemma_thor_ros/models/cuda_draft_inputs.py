@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,13 @@ class Place:
 
 
 class DraftInputs:
-    """Up to AT_ONCE sequences: ids, positions, the spans of their last keys, page tables."""
+    """Up to AT_ONCE sequences: ids, positions, the spans of their last keys, page tables.
+
+    And `records`, the settings of all choices, sent in the same copy.
+    """
 
     def __init__(self, ids_stride: int, mask_token_id: int, page_size: int, max_pages: int,
-                 window: int, buffer: StepBuffer) -> None:
+                 window: int, num_choices: int, buffer: StepBuffer) -> None:
         """ids_stride: ids of a sequence, the newest token and masks behind it."""
         self.ids_stride = ids_stride
         self._mask = mask_token_id
@@ -72,23 +76,31 @@ class DraftInputs:
         self._window = window
         self._buffer = buffer
         num_ids = AT_ONCE * ids_stride
-        self._control = device.zeros(num_ids + 5 * AT_ONCE, np.int32)     # sent in one copy
-        self.ids = self._control[:num_ids]
-        self.starts = self._control[num_ids:num_ids + AT_ONCE]
-        self.spans = self._control[num_ids + AT_ONCE:].reshape(AT_ONCE, 4)
+        self._control_bytes = -(-4 * (num_ids + 5 * AT_ONCE) // 16) * 16
+        self._all = device.zeros(self._control_bytes + num_choices * RECORD_BYTES, np.uint8)
+        control = self._all[:self._control_bytes].view(np.int32)
+        self.ids = control[:num_ids]
+        self.starts = control[num_ids:num_ids + AT_ONCE]
+        self.spans = control[num_ids + AT_ONCE:num_ids + 5 * AT_ONCE].reshape(AT_ONCE, 4)
+        self.records = self._all[self._control_bytes:].reshape(num_choices, RECORD_BYTES)
         self.tables = {kind: device.zeros((AT_ONCE, max_pages), np.int32)
                        for kind in (SLIDING, FULL)}
         self._mirror = {kind: np.full((AT_ONCE, max_pages), -1, np.int32)
                         for kind in (SLIDING, FULL)}
 
-    def send(self, places: Sequence[Place], num_sequences: int) -> None:
-        """Enqueue the copies for a pass; call between the buffer's begin and end."""
-        control = np.zeros(self._control.size, np.int32)
+    def send(self, places: Sequence[Place], records: npt.NDArray[np.uint8]) -> None:
+        """Enqueue the copies for a pass; call between the buffer's begin and end.
+
+        records (R, RECORD_BYTES): of the first choices.
+        """
+        whole = np.zeros(self._control_bytes + records.size, np.uint8)
+        whole[self._control_bytes:] = records.reshape(-1)
+        control = whole[:self._control_bytes].view(np.int32)
         ids = control[:AT_ONCE * self.ids_stride].reshape(AT_ONCE, -1)
         ids[:, 0] = -1
         ids[:, 1:] = self._mask
         starts = control[ids.size:ids.size + AT_ONCE]
-        spans = control[ids.size + AT_ONCE:].reshape(AT_ONCE, 4)
+        spans = control[ids.size + AT_ONCE:ids.size + 5 * AT_ONCE].reshape(AT_ONCE, 4)
         for index, place in enumerate(places):
             ids[index, 0] = place.token_id
             starts[index] = place.position
@@ -98,7 +110,7 @@ class DraftInputs:
             low = max(0, place.position - self._window) // self._page_size
             self._send_table(SLIDING, index, place.sliding_pages, low, high)
             self._send_table(FULL, index, place.full_pages, 0, high)
-        self._buffer.send(self._control, control)
+        self._buffer.send(self._all[:whole.size], whole)
 
     def _send_table(self, kind: str, index: int, pages: Int32, low: int, high: int) -> None:
         assert high <= pages.size and (low == high or pages[low:high].min() >= 0), (low, high)
@@ -123,7 +135,6 @@ class DraftPicks:
         self.tokens = self.out[:num_rows]
         self.newest = self.out[2 * num_rows:].reshape(AT_ONCE, 2)
         self._confidence = self.out[num_rows:2 * num_rows].view(np.float32)
-        self.records = device.zeros((num_rows, RECORD_BYTES), np.uint8)
         self._ids = device.zeros(_LIST_ENTRIES, np.int32)
         self._values = device.zeros(_LIST_ENTRIES, np.float32)
         self._masks = device.zeros((1, -(-vocab_size // 32)), np.uint32)
@@ -134,10 +145,11 @@ class DraftPicks:
         self._sent_values: npt.NDArray[np.float32] = np.empty(0, np.float32)
 
     def send(self, firsts: Sequence[SampleRow], positions: Sequence[int], num_sequences: int,
-             layout: RecordLayout) -> Needs:
-        """Enqueue the settings of all choices; firsts and positions by sequence.
+             layout: RecordLayout) -> tuple[Needs, npt.NDArray[np.uint8]]:
+        """Enqueue the lists of all choices; firsts and positions by sequence.
 
-        Call between the buffer's begin and end.
+        Gives the records (R, RECORD_BYTES) too, which DraftInputs sends. Call between the
+        buffer's begin and end.
         """
         rows = [replace(first, allowed=None) for first in firsts]
         rows += [_ANY_ROW] * (num_sequences - len(rows))
@@ -148,8 +160,7 @@ class DraftPicks:
                 row.settings, bias_ids=_ANY_ROW.settings.bias_ids,
                 bias_values=_ANY_ROW.settings.bias_values)) for row in rows]
             packed = pack_rows(rows, self._vocab_size)
-        sequence, step = np.indices((num_sequences, layout.num_steps)).reshape(2, -1)
-        places = sequence * layout.row_stride + step * layout.step_stride
+        sequence, step, places = _places(num_sequences, layout)
         at = np.zeros(num_sequences, np.int32)
         at[:len(positions)] = positions
         records = np.zeros((places.size, RECORD_BYTES), np.uint8)
@@ -157,19 +168,18 @@ class DraftPicks:
         taken = np.zeros(places.size, np.int32)
         taken[places] = at[sequence] + layout.offset + step
         records[:, POSITION_BYTE:POSITION_BYTE + 4] = taken.view(np.uint8).reshape(-1, 4)
-        self._buffer.send(self.records[:places.size], records)
         count = packed.ids.size
         if not (np.array_equal(packed.ids, self._sent_ids)
                 and np.array_equal(packed.values, self._sent_values)):
             self._buffer.send(self._ids[:count], packed.ids)
             self._buffer.send(self._values[:count], packed.values)
             self._sent_ids, self._sent_values = packed.ids, packed.values
-        return packed.needs
+        return packed.needs, records
 
-    def choose(self, needs: Needs, logits: Any, low: int) -> Any:
+    def choose(self, needs: Needs, all_records: Any, logits: Any, low: int) -> Any:
         """Enqueue the choices low .. low + R - 1 from logits (R, V) f32; their tokens (R,)."""
         rows = slice(low, low + logits.shape[0])
-        tokens, records = self.tokens[rows], self.records[rows]
+        tokens, records = self.tokens[rows], all_records[rows]
         sample(tokens, logits, (records, self._ids, self._values, self._masks), self._scratch,
                self._stream, needs)
         draft_confidence(self._confidence[rows], self._shares[rows], logits, tokens, records,
@@ -184,3 +194,10 @@ class DraftPicks:
     def read_newest(self, out: Int32) -> Int32:
         """(B, 2): the newest tokens and their positions."""
         return out[2 * self._num_rows:].reshape(AT_ONCE, 2)
+
+
+@lru_cache(64)
+def _places(num_sequences: int, layout: RecordLayout) -> tuple[Int32, Int32, Int32]:
+    """Of all choices: the sequence, the step, and where its record lies."""
+    sequence, step = np.indices((num_sequences, layout.num_steps), np.int32).reshape(2, -1)
+    return sequence, step, sequence * layout.row_stride + step * layout.step_stride

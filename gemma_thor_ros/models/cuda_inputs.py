@@ -18,11 +18,14 @@ import numpy.typing as npt
 from gemma_thor_ros.models.batch import Batch, Role, Span
 from gemma_thor_ros.models.config import FULL, SLIDING
 from gemma_thor_ros.ops.cuda_table import MAX_ROWS
+from gemma_thor_ros.ops.sample import RECORD_BYTES
 from gemma_thor_ros.ops.staging import StepBuffer
 
 Int32 = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
 Zeros = Callable[[tuple[int, ...], npt.DTypeLike], Any]
 BUCKETS = (1, 2, 4, 8, 16)
+_CONTROL_BYTES = 4 * 7 * MAX_ROWS        # ids, sequences, positions, spans of four numbers
 PROMPT_BUCKETS = (16, 32, 64, 128, 192, 256)     # rows of a prompt that graphs are made for
 
 
@@ -152,11 +155,12 @@ class StepInputs:
         self.max_pages = max_pages
         self._window = window
         self._buffer = buffer
-        self._control = zeros((7 * MAX_ROWS,), np.int32)
-        # one copy writes all of these
-        self.token_ids, self.sequences, self.positions = (
-            self._control[i * MAX_ROWS:(i + 1) * MAX_ROWS] for i in range(3))
-        self.spans = self._control[3 * MAX_ROWS:].reshape(MAX_ROWS, 4)
+        # one copy writes all of a step of generated rows
+        self._step = zeros((_CONTROL_BYTES + MAX_ROWS * RECORD_BYTES,), np.uint8)
+        self.control = self._step[:_CONTROL_BYTES].view(np.int32).reshape(7, MAX_ROWS)
+        self.token_ids, self.sequences, self.positions = (self.control[i] for i in range(3))
+        self.spans = self.control[3:].reshape(MAX_ROWS, 4)
+        self.records = self._step[_CONTROL_BYTES:].reshape(MAX_ROWS, RECORD_BYTES)
         self.tables = {kind: zeros((MAX_ROWS, max_pages), np.int32) for kind in (SLIDING, FULL)}
         self._mirror = {kind: np.full((MAX_ROWS, max_pages), -1, np.int32)
                         for kind in (SLIDING, FULL)}
@@ -198,16 +202,18 @@ class StepInputs:
             blocks[start - piece.position:stop - piece.position] = start, stop
         self._buffer.send(self._blocks[:piece.num_rows], blocks)
 
-    def send(self, step: Pass, token_ids: Int32 | None) -> None:
-        """Enqueue the copies for a pass; token_ids in its order, None: they are there already.
+    def send(self, step: Pass, token_ids: Int32, records: Bytes | None) -> None:
+        """Enqueue the copies for a pass; token_ids in its order, records: of all MAX_ROWS choices.
 
         Call between the buffer's begin and end.
         """
         if step.role is Role.PREFILL:
-            assert token_ids is not None
             self._send_prompt(step.pieces, token_ids)
+            if records is not None:
+                self._buffer.send(self.records, records)
             return
-        control = np.zeros((7, MAX_ROWS), np.int32)
+        whole = np.zeros(self._step.size, np.uint8)
+        control = whole[:_CONTROL_BYTES].view(np.int32).reshape(7, MAX_ROWS)
         control[:2] = -1
         spans = control[3:].reshape(MAX_ROWS, 4)
         row = 0
@@ -217,13 +223,19 @@ class StepInputs:
             control[2, rows] = np.arange(piece.position, piece.position + piece.num_rows)
             spans[index] = row, piece.num_rows, piece.position, 0
             row += piece.num_rows
+        control[0, :row] = token_ids
+        self.send_tables(step)
+        if records is None:
+            self._buffer.send(self._step[:_CONTROL_BYTES], whole[:_CONTROL_BYTES])
+            return
+        whole[_CONTROL_BYTES:] = records.reshape(-1)
+        self._buffer.send(self._step, whole)
+
+    def send_tables(self, step: Pass) -> None:
+        """Enqueue what a pass reads of its page tables, where the device has it otherwise."""
+        for index, piece in enumerate(step.pieces):
             for kind, pages in (SLIDING, piece.span.sliding_pages), (FULL, piece.span.full_pages):
                 self._send_table(kind, index, pages, self._needed(kind, piece))
-        if token_ids is None:
-            self._buffer.send(self._control[MAX_ROWS:], control[1:])
-            return
-        control[0, :row] = token_ids
-        self._buffer.send(self._control, control)
 
     def holds(self, step: Pass) -> bool:
         """Whether the tables on the device are those that a pass needs."""
@@ -234,11 +246,11 @@ class StepInputs:
                     return False
         return True
 
-    def has_page(self, index: int, position: int) -> bool:
+    def has_page(self, piece: Piece, position: int) -> bool:
         """Whether both tables of a sequence have a page for a position."""
         page = position // self.page_size
-        return page < self.max_pages and all(mirror[index, page] >= 0
-                                             for mirror in self._mirror.values())
+        return page < min(self.max_pages, piece.span.full_pages.size) and bool(
+            piece.span.full_pages[page] >= 0 and piece.span.sliding_pages[page] >= 0)
 
     def _needed(self, kind: str, piece: Piece) -> tuple[int, int]:
         """Entries of a table that a piece reads or writes."""
@@ -249,15 +261,12 @@ class StepInputs:
         low, high = needed
         assert high <= min(self.max_pages, pages.size), (high, self.max_pages, pages.size)
         assert pages[low:high].min() >= 0, 'a row has no page'
-        # the entry after the last one as well: the next step may be enqueued before it is known
         mirror = self._mirror[kind][index]
-        stop = min(high + 1, self.max_pages, pages.size)
-        if np.array_equal(mirror[low:high], pages[low:high]) and mirror[stop - 1] == pages[
-                stop - 1]:
+        if np.array_equal(mirror[low:high], pages[low:high]):
             return
-        mirror[low:stop] = pages[low:stop]
-        mirror[stop:] = -1
-        self._buffer.send(self.tables[kind][index, low:stop], mirror[low:stop])
+        mirror[low:high] = pages[low:high]
+        mirror[high:] = -1
+        self._buffer.send(self.tables[kind][index, low:high], mirror[low:high])
 
 
 def advanced(step: Pass) -> Pass:

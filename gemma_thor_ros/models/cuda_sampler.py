@@ -1,7 +1,8 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses tokens on the device: sends the sampler's settings, launches it, fetches the tokens.
+"""Chooses tokens on the device: sends the sampler's settings, launches it, takes the tokens.
 
+The launches are part of a step's graph; the last of them writes the tokens to memory of the host.
 Knows no batch and no model.
 """
 
@@ -17,6 +18,9 @@ import numpy.typing as npt
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.cuda_table import MAX_ROWS
 from gemma_thor_ros.ops.sample import (
+    RESULT_ROWS,
+    TURN_BYTE,
+    TURNS,
     Needs,
     SampleRow,
     SampleSettings,
@@ -27,9 +31,9 @@ from gemma_thor_ros.ops.sample import (
 from gemma_thor_ros.ops.staging import StepBuffer
 
 Int32 = npt.NDArray[np.int32]
-_RESULTS = 4                             # steps whose tokens may be on their way
 _LIST_ENTRIES = 1 << 16                  # of all rows' lists; longer ones get arrays of their own
 _ANY_ROW = SampleRow(SampleSettings(temperature=0.0), 0)
+assert RESULT_ROWS == MAX_ROWS
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,8 @@ class Chosen:
     """Tokens on their way to the host: read `tokens` once the stream is past them."""
 
     low: int                             # first row of logits
-    count: int                           # rows from there on
-    picks: npt.NDArray[np.int64]         # those of them that are wanted
-    result: Int32                        # (count,) pinned
+    picks: npt.NDArray[np.int64]         # rows from there on that are wanted
+    result: Int32                        # (MAX_ROWS,) pinned
     needs: Needs
 
     @property
@@ -53,38 +56,47 @@ class CudaSampler:
 
     def __init__(self, vocab_size: int, stream: Any, buffer: StepBuffer) -> None:
         self.tokens = device.zeros(MAX_ROWS, np.int32)
+        self.num_lists = 0               # how often the lists were made: graphs hold their places
         self._vocab_size = vocab_size
         self._stream = stream
         self._buffer = buffer
         sizes = scratch_sizes(MAX_ROWS, vocab_size)
         self._scratch = (device.zeros(sizes[0], np.uint32), device.zeros(sizes[1], np.uint64),
                          device.zeros(sizes[2], np.uint64))
-        width = pack_rows([_ANY_ROW], vocab_size).records.shape[1]
-        self._records = device.zeros((MAX_ROWS, width), np.uint8)
         self._masks = device.zeros((MAX_ROWS, -(-vocab_size // 32)), np.uint32)
         self._ids: Any = None
         self._values: Any = None
         self._sent_ids: Int32 = np.empty(0, np.int32)    # what the device's lists hold
         self._sent_values: npt.NDArray[np.float32] = np.empty(0, np.float32)
         self._make_lists(_LIST_ENTRIES)
-        self._results = [device.pinned(4 * MAX_ROWS).view(np.int32) for _ in range(_RESULTS)]
+        # a turn is read before its next use: at most two steps are under way
+        self._results = device.pinned(4 * TURNS * MAX_ROWS).view(np.int32).reshape(TURNS, -1)
         self._turn = 0
+        self._any_row = pack_rows([_ANY_ROW], vocab_size).records
 
-    def send(self, rows: Sequence[int], settings: Sequence[SampleRow]) -> Chosen:
-        """Enqueue the copies for a choice of some rows of the logits, ascending, not empty.
+    def padding(self) -> npt.NDArray[np.uint8]:
+        """(MAX_ROWS, RECORD_BYTES) settings of rows that nobody wants."""
+        return np.repeat(self._any_row, MAX_ROWS, axis=0)
 
-        Call between the buffer's begin and end. Rows between them are chosen too and dropped.
+    def send(self, rows: Sequence[int], settings: Sequence[SampleRow],
+             ) -> tuple[Chosen, npt.NDArray[np.uint8]]:
+        """Enqueue the lists for a choice of some rows of the logits, ascending, not empty.
+
+        Gives (MAX_ROWS, RECORD_BYTES) u8 too: the records, which the caller sends. Record i is of
+        row rows[0] + i; rows that nobody wants are chosen too and dropped. Call between the
+        buffer's begin and end.
         """
         low, count = rows[0], rows[-1] + 1 - rows[0]
-        every = [_ANY_ROW] * count
-        for row, setting in zip(rows, settings, strict=True):
-            every[row - low] = setting
+        every: Sequence[SampleRow] = settings
+        if count > len(settings):
+            every = [_ANY_ROW] * count
+            for row, setting in zip(rows, settings, strict=True):
+                every[row - low] = setting
         packed = pack_rows(every, self._vocab_size)
         num_ids = packed.ids.size
         if num_ids > self._ids.size:
             self._stream.synchronize()               # launches read the present ones
             self._make_lists(1 << (num_ids - 1).bit_length())
-        self._buffer.send(self._records[:count], packed.records)
         # the lists seldom change from step to step
         if not np.array_equal(packed.ids, self._sent_ids):
             self._buffer.send(self._ids[:num_ids], packed.ids)
@@ -94,23 +106,29 @@ class CudaSampler:
             self._sent_values = packed.values
         if any(row.allowed is not None for row in settings):
             self._buffer.send(self._masks[:packed.masks.shape[0]], packed.masks)
-        self._turn = (self._turn + 1) % _RESULTS
-        return Chosen(low, count, np.array(rows) - low, self._results[self._turn][:count],
-                      packed.needs)
+        records = self.padding()
+        records[:count] = packed.records
+        chosen = self.next_turn(Chosen(low, np.array(rows) - low, self._results[0], packed.needs))
+        records[:, TURN_BYTE] = self._turn
+        return chosen, records
 
-    def launch(self, logits: Any, chosen: Chosen) -> None:
-        """Enqueue the choice itself, from logits (MAX_ROWS, V), and its way to the host.
+    def next_turn(self, chosen: Chosen) -> Chosen:
+        """The same choice in the step after it."""
+        self._turn = (self._turn + 1) % TURNS
+        return Chosen(chosen.low, chosen.picks, self._results[self._turn], chosen.needs)
 
-        self.tokens[i] is then the token of row chosen.low + i.
+    def launch(self, logits: Any, records: Any, needs: Needs, control: Any = None) -> None:
+        """Enqueue the choice of all rows of logits (R, V) by records (R, RECORD_BYTES).
+
+        self.tokens[i] is then the token of row i. control: as ops/sample.sample has it.
         """
-        count = chosen.count
-        sample(self.tokens[:count], logits[chosen.low:chosen.low + count],
-               (self._records[:count], self._ids, self._values, self._masks), self._scratch,
-               self._stream, chosen.needs)
-        device.copy_out(chosen.result, self.tokens[:count], self._stream)
+        sample(self.tokens[:logits.shape[0]], logits,
+               (records, self._ids, self._values, self._masks), self._scratch, self._stream, needs,
+               self._results, control)
 
     def _make_lists(self, num_entries: int) -> None:
         self._ids = device.zeros(num_entries, np.int32)
         self._values = device.zeros(num_entries, np.float32)
         self._sent_ids = np.empty(0, np.int32)
         self._sent_values = np.empty(0, np.float32)
+        self.num_lists += 1

@@ -43,7 +43,7 @@ from gemma_thor_ros.ops.graphs import Graphs
 from gemma_thor_ros.ops.kv_append import rope_turns
 from gemma_thor_ros.ops.linear import StoredWeight
 from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
-from gemma_thor_ros.ops.sample import SampleRow
+from gemma_thor_ros.ops.sample import Needs, SampleRow
 from gemma_thor_ros.ops.staging import StepBuffer
 from gemma_thor_ros.ops.table import Router, StepRows
 from gemma_thor_ros.ops.vision_cuda import CudaVisionOps
@@ -63,6 +63,7 @@ class _Sent:
     chosen: Chosen
     wanted: npt.NDArray[np.int64]        # logit rows of the batch that they are of
     event: Any
+    advances: bool                       # the device's inputs are those of the next step then
 
     def tokens(self) -> Int32:
         """Wait for them."""
@@ -175,7 +176,7 @@ class CudaGemma4(Decoder):
                 wanted = _wanted(step, batch)
                 self._send(step, batch.token_ids[step.rows], None)
                 if tap is None:
-                    self._enqueue(step, batch, kv_cache, wanted)
+                    self._enqueue(step, batch, kv_cache, wanted, None)
                 else:
                     self._enqueue_tapped(step, batch, kv_cache, wanted, hidden)
                 for row, index in wanted:
@@ -209,8 +210,8 @@ class CudaGemma4(Decoder):
             if sent is None:
                 self.stream.synchronize()
                 return result
-            if run_ahead and len(passes) == 1 and not logits_of:
-                self._send_ahead(sent, kv_cache)
+            if run_ahead and len(passes) == 1 and sent.advances:
+                self._send_ahead(passes[0], sent, kv_cache)
             elif draft_ahead and len(passes) == 1:
                 self._draft_ahead(sent, kv_cache)
             found = sent.tokens()
@@ -248,12 +249,16 @@ class CudaGemma4(Decoder):
 
     def warm_up(self, keys: Sequence[Key]) -> None:
         """Load the kernels and make the graphs of some pass sizes, on rows of padding alone."""
-        assert self._cache is not None
+        assert self._cache is not None and self._inputs is not None
+        # what most requests need: greedy, or top-k of some hundred
+        needs = Needs(bool(self.config.suppress_tokens), False, False, False)
         with device.errors():
             for key in keys:
                 role = Role.PREFILL if key.prompt else Role.DECODE
-                self._send(Pass(role, ()), np.empty(0, np.int32), None)
-                self._graph(key, not key.prompt, self._cache)
+                self._buffer.begin()
+                self._inputs.send(Pass(role, ()), np.empty(0, np.int32), self._sampler.padding())
+                self._buffer.end()
+                self._graph(key, not key.prompt, None if key.prompt else needs, self._cache)
             self.stream.synchronize()
 
     def _run(self, step: Pass, batch: Batch, kv_cache: KVCache, rows: Sequence[SampleRow],
@@ -264,42 +269,51 @@ class CudaGemma4(Decoder):
         settings = tuple(rows[index] for _, index in wanted)
         chosen = self._send(step, batch.token_ids[step.rows],
                             ([row - first for row, _ in wanted], settings) if wanted else None)
-        self._enqueue(step, batch, kv_cache, wanted)
+        kept = [(row, index) for row, index in wanted if index in logits_of] if logits_of else []
+        whole = _whole(step, wanted) and not kept    # the graph chooses, too
+        self._enqueue(step, batch, kv_cache, wanted, chosen.needs if chosen and whole else None)
         if chosen is None:
             return None
-        for row, index in wanted:
-            if index in logits_of:                   # before the sampler changes them
-                logits[index] = np.empty(self.vocab_size, np.float32)
-                device.copy_out(logits[index], self._logits[row - first], self.stream)
-        self._sampler.launch(self._logits, chosen)
-        return self._sent(step, settings, chosen, [index for _, index in wanted])
+        assert self._inputs is not None
+        for row, index in kept:                      # before the sampler changes them
+            logits[index] = np.empty(self.vocab_size, np.float32)
+            device.copy_out(logits[index], self._logits[row - first], self.stream)
+        if not whole:
+            low, count = chosen.low, int(chosen.picks[-1]) + 1
+            self._sampler.launch(self._logits[low:low + count], self._inputs.records[:count],
+                                 chosen.needs)
+        return self._sent(step, settings, chosen, [index for _, index in wanted],
+                          whole and step.key.max_rows == 1)
 
-    def _send(self, step: Pass, token_ids: Int32 | None,
+    def _send(self, step: Pass, token_ids: Int32,
               choice: tuple[Sequence[int], Sequence[SampleRow]] | None) -> Chosen | None:
         """Enqueue all copies of a pass; choice: rows of the pass and their settings."""
         assert self._inputs is not None
         self._buffer.begin()
-        self._inputs.send(step, token_ids)
-        chosen = None if choice is None else self._sampler.send(*choice)
+        chosen, records = (None, None) if choice is None else self._sampler.send(*choice)
+        self._inputs.send(step, token_ids, records)
         self._buffer.end()
         return chosen
 
     def _sent(self, step: Pass, settings: tuple[SampleRow, ...], chosen: Chosen,
-              wanted: Sequence[int]) -> _Sent:
+              wanted: Sequence[int], advances: bool) -> _Sent:
         event = device.new_event()
         event.record(self.stream)
-        return _Sent(step, settings, chosen, np.array(wanted, np.int64), event)
+        return _Sent(step, settings, chosen, np.array(wanted, np.int64), event, advances)
 
     def _enqueue(self, step: Pass, batch: Batch, kv_cache: KVCache,
-                 wanted: list[tuple[int, int]]) -> None:
-        """Enqueue a pass whose inputs are sent, and the logits of the wanted rows."""
+                 wanted: list[tuple[int, int]], needs: Needs | None) -> None:
+        """Enqueue a pass whose inputs are sent, and the logits of the wanted rows.
+
+        needs: of the choice of all rows, where it is part of it.
+        """
         assert kv_cache is self._cache, 'a model serves its newest cache alone'
-        whole = len(wanted) == step.num_rows and step.role is Role.DECODE
+        whole = _whole(step, wanted)
         rare = PROMPT_BUCKETS[-1] < step.num_rows < self.prompt_rows or step.key.images
         if step.role is Role.PREFILL and rare:           # hardly ever of the same size again
             self._enqueue_layers(step.key, kv_cache, soft_rows=_soft_rows(step, batch))
         else:
-            self._graph(step.key, whole, kv_cache)
+            self._graph(step.key, whole, needs, kv_cache)
         if wanted and not whole:
             self._head(wanted[0][0], wanted[-1][0] + 1, _first(step, wanted))
 
@@ -318,13 +332,23 @@ class CudaGemma4(Decoder):
         if wanted:
             self._head(wanted[0][0], wanted[-1][0] + 1, _first(step, wanted))
 
-    def _graph(self, key: Key, with_head: bool, kv_cache: KVCache) -> None:
+    def _graph(self, key: Key, with_head: bool, needs: Needs | None, kv_cache: KVCache) -> None:
+        """Enqueue the layers, the logits of all rows, and where needs says how, their tokens.
+
+        Behind one row of each sequence the step's inputs then become those of the next one.
+        """
+        inputs, rows = self._inputs, key.num_rows
+
         def work() -> None:
+            assert inputs is not None
             self._enqueue_layers(key, kv_cache)
             if with_head:
-                self._head(0, key.num_rows)
+                self._head(0, rows)
+            if needs is not None:
+                self._sampler.launch(self._logits[:rows], inputs.records[:rows], needs,
+                                     inputs.control if key.max_rows == 1 else None)
 
-        self.graphs.run((key, with_head), work)
+        self.graphs.run((key, with_head, needs, self._sampler.num_lists), work)
 
     def _enqueue_layers(self, key: Key, kv_cache: KVCache,
                         after_layer: Callable[[int], None] | None = None,
@@ -360,36 +384,33 @@ class CudaGemma4(Decoder):
         self.ops.head(self._logits[low - first:high - first], self._act.normed[low:high],
                       self.table, self.config.final_logit_softcapping)
 
-    def _send_ahead(self, sent: _Sent, kv_cache: KVCache) -> None:
-        """Enqueue the step after `sent` from the tokens that the device has, if it can be known.
+    def _send_ahead(self, step: Pass, sent: _Sent, kv_cache: KVCache) -> None:
+        """Enqueue the step after `sent`, whose inputs the device makes, if it can be known.
 
         Every sequence must have one row, a page for the next position and a choice that depends on
-        its settings and the position alone.
+        its settings and the position alone. step: `sent` with the pages that there are by now.
         """
-        inputs, step = self._inputs, sent.step
+        inputs = self._inputs
         assert inputs is not None
-        foreseen = step.role is Role.DECODE and step.key.max_rows == 1
-        foreseen = foreseen and len(sent.rows) == step.num_rows and all(
-            row.allowed is None and not row.seen_ids.size and not row.counted_ids.size
-            for row in sent.rows)
-        if not foreseen or not all(inputs.has_page(index, piece.position + 1)
-                                   for index, piece in enumerate(step.pieces)):
+        foreseen = all(row.allowed is None and not row.seen_ids.size and not row.counted_ids.size
+                       for row in sent.rows)
+        if not foreseen or not all(inputs.has_page(piece, piece.position + 1)
+                                   for piece in step.pieces):
             return
         following = advanced(step)
-        count = following.num_rows
+        self._buffer.begin()
+        inputs.send_tables(following)
+        self._buffer.end()
+        chosen = self._sampler.next_turn(sent.chosen)
+        self._graph(following.key, True, chosen.needs, kv_cache)
         settings = tuple(replace(row, position=row.position + 1) for row in sent.rows)
-        chosen = self._send(following, None, (range(count), settings))
-        assert chosen is not None
-        device.copy_on(inputs.token_ids[:count], self._sampler.tokens[:count], self.stream)
-        self._graph(following.key, True, kv_cache)
-        self._sampler.launch(self._logits, chosen)
-        self._ahead = self._sent(following, settings, chosen, range(count))
+        self._ahead = self._sent(following, settings, chosen, range(following.num_rows), True)
         self.num_ahead += 1
 
     def _draft_ahead(self, sent: _Sent, kv_cache: KVCache) -> None:
         """Enqueue the drafts behind a pass of generated rows that all choose a token."""
         step = sent.step
-        if self._shadow is None or step.role is not Role.DECODE or (
+        if self._shadow is None or step.role is not Role.DECODE or sent.advances or (
                 len(sent.rows) != step.num_rows):
             return
         assert self._inputs is not None
@@ -413,6 +434,11 @@ class CudaGemma4(Decoder):
             return None
         self.num_ahead_used += 1
         return ahead
+
+
+def _whole(step: Pass, wanted: list[tuple[int, int]]) -> bool:
+    """Whether a pass of generated rows wants the logits of all of them."""
+    return step.role is Role.DECODE and len(wanted) == step.num_rows
 
 
 def _wanted(step: Pass, batch: Batch) -> list[tuple[int, int]]:

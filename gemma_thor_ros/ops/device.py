@@ -117,9 +117,10 @@ def launch(kernel: Kernel, grid: tuple[int, ...], threads: int, args: tuple[Any,
            stream: Any, shared_bytes: int = 0, *, overlap: bool = True) -> None:
     """Enqueue one launch on a CuPy stream, captured if the stream is being captured.
 
-    args: CuPy arrays, ints and floats in the entry's order. overlap: the kernel may start while
-    the one before it on the stream still runs; it waits inside before it reads that one's
-    results (programmatic dependent launch, sm_90 and up). Never right behind follow().
+    args: CuPy arrays, `pinned` ones, None, ints and floats in the entry's order. overlap: the
+    kernel may start while the one before it on the stream still runs; it waits inside before it
+    reads that one's results (programmatic dependent launch, sm_90 and up). Never right behind
+    follow().
     """
     if stream.ptr in _behind_another:
         _behind_another.discard(stream.ptr)
@@ -220,7 +221,7 @@ def is_here(array: Any) -> bool:
 
 
 def pinned(num_bytes: int) -> npt.NDArray[np.uint8]:
-    """Host memory that copies may read and write while the host goes on."""
+    """Host memory that copies and kernels may read and write while the host goes on."""
     memory = cupy().cuda.alloc_pinned_memory(num_bytes)
     return np.frombuffer(memory, np.uint8, num_bytes)
 
@@ -278,6 +279,10 @@ def _argument(value: Any) -> Any:
         return ctypes.c_int(value)
     if isinstance(value, float):
         return ctypes.c_float(value)
+    if value is None:
+        return ctypes.c_void_p(0)
+    if isinstance(value, np.ndarray):                    # pinned: the device has the same address
+        return ctypes.c_void_p(value.ctypes.data)
     return ctypes.c_void_p(value.data.ptr)
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ _LARGEST_TEMPERATURE = float(np.finfo(np.float32).max)
 
 RUN = 256                                # ids whose largest value the device keeps
 MAX_FAST_K = 256                         # top-k without a search for its cut
+TURNS, RESULT_ROWS = 4, 16               # of results: steps and rows; as in sample_math.cuh
 _STAGES, _BINS, _STATE_WORDS = 6, 2048, 5      # of kernels/sample_math.cuh
 _ENTRIES = (('sample', 'sample_adjust'), ('sample', 'sample_max'), ('sample', 'sample_spread'),
             ('sample_search', 'sample_search'), ('sample_search', 'sample_gather'),
@@ -66,19 +68,23 @@ _RECORD = np.dtype([
     ('top_p', 'f8'), ('seed', 'u8'), ('temperature', 'f4'), ('min_p', 'f4'), ('repetition', 'f4'),
     ('presence', 'f4'), ('frequency', 'f4'), ('top_k', 'i4'), ('choice', 'i4'), ('position', 'i4'),
     ('bias', 'i4', 2), ('suppress', 'i4', 2), ('seen', 'i4', 2), ('counted', 'i4', 2),
-    ('mask', 'i4'), ('unused', 'i4')])
+    ('mask', 'i4'), ('turn', 'i4')])
 RECORD_BYTES = _RECORD.itemsize
 _FIELDS: Any = _RECORD.fields
 POSITION_BYTE, TEMPERATURE_BYTE = _FIELDS['position'][1], _FIELDS['temperature'][1]
+TURN_BYTE = _FIELDS['turn'][1]
 
 
 class SampleError(ValueError):
     """A row has no token to choose: it holds NaN, or every id is masked."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SampleSettings:
-    """What stays the same for all tokens of one request; fields as in schema.SamplingParams."""
+    """What stays the same for all tokens of one request; fields as in schema.SamplingParams.
+
+    Equal to itself alone: what is worked out for a request's settings is kept with them.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
@@ -202,44 +208,71 @@ def pack_rows(rows: Sequence[SampleRow], vocab_size: int) -> PackedRows:
         end += new_ids.size
         return end - new_ids.size, end
 
-    for record, row in zip(records, rows, strict=True):
+    distinct: list[SampleRow] = []
+    for place, row in enumerate(rows):
+        if distinct and _alike(row, distinct[-1]):       # most rows of a verify step
+            records[place] = records[place - 1]
+            continue
+        distinct.append(row)
         s = row.settings
-        greedy = s.temperature < _SMALLEST_TEMPERATURE
-        record['temperature'] = 0.0 if greedy else min(s.temperature, _LARGEST_TEMPERATURE)
-        record['top_k'], record['top_p'], record['min_p'] = s.top_k, s.top_p, s.min_p
-        record['repetition'] = s.repetition_penalty
-        record['presence'], record['frequency'] = s.presence_penalty, s.frequency_penalty
-        record['seed'] = s.seed & _MASK64
-        for name, number in (('choice', s.choice), ('position', row.position)):
-            record[name] = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
-        record['bias'] = span(s.bias_ids, s.bias_values)
-        record['suppress'] = span(row.suppress_ids)
+        records[place] = _settings_record(s)
+        record = records[place]
+        if s.bias_ids.size:
+            record['bias'] = span(s.bias_ids, s.bias_values)
+        if row.suppress_ids.size:
+            record['suppress'] = span(row.suppress_ids)
         if s.repetition_penalty != 1.0:
             record['seen'] = span(row.seen_ids)
         if s.presence_penalty != 0.0 or s.frequency_penalty != 0.0:
             record['counted'] = span(row.counted_ids, row.counts)
-        record['mask'] = -1
         if row.allowed is not None:
             record['mask'] = len(masks)
             bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
             bits[:vocab_size] = row.allowed
             masks.append(np.packbits(bits, bitorder='little').view('<u4'))
+    positions = np.array([row.position & 0xFFFFFFFF for row in rows], np.uint32)
+    records['position'] = positions.view(np.int32)
     ids.append(np.zeros(1, np.int64))
     values.append(np.zeros(1, np.float32))
     return PackedRows(
         records.view(np.uint8).reshape(len(rows), _RECORD.itemsize),
         np.concatenate(ids).astype(np.int32), np.concatenate(values).astype(np.float32),
         np.stack(masks) if masks else np.zeros((1, -(-vocab_size // 32)), np.uint32),
-        Needs.of(rows))
+        Needs.of(distinct))
+
+
+def _alike(a: SampleRow, b: SampleRow) -> bool:
+    """Whether rows of one request differ in their positions alone."""
+    return (a.settings is b.settings and a.suppress_ids is b.suppress_ids and a.allowed is None
+            and b.allowed is None and not (a.seen_ids.size or b.seen_ids.size)
+            and not (a.counted_ids.size or b.counted_ids.size))
+
+
+@lru_cache(256)
+def _settings_record(s: SampleSettings) -> npt.NDArray[Any]:
+    """The record of a request's settings, (): without lists, mask and position."""
+    record = np.zeros((), _RECORD)
+    greedy = s.temperature < _SMALLEST_TEMPERATURE
+    record['temperature'] = 0.0 if greedy else min(s.temperature, _LARGEST_TEMPERATURE)
+    record['top_k'], record['top_p'], record['min_p'] = s.top_k, s.top_p, s.min_p
+    record['repetition'] = s.repetition_penalty
+    record['presence'], record['frequency'] = s.presence_penalty, s.frequency_penalty
+    record['seed'] = s.seed & _MASK64
+    record['choice'] = np.array(s.choice & 0xFFFFFFFF, np.uint32).view(np.int32)
+    record['mask'] = -1
+    return record
 
 
 def sample(tokens: Any, logits: Any, rows: tuple[Any, Any, Any, Any],
-           scratch: tuple[Any, Any, Any], stream: Any, needs: Needs = Needs()) -> None:
+           scratch: tuple[Any, Any, Any], stream: Any, needs: Needs = Needs(),
+           results: Any = None, control: Any = None) -> None:
     """Enqueue the choice of tokens (R,) i32 from logits (R, V) f32, V a multiple of 4.
 
     rows: PackedRows' four arrays on the device; scratch: `scratch_sizes`; needs: PackedRows'.
     Biases, suppressed ids and penalties change the logits in place. `check_tokens` tells of rows
-    without a token.
+    without a token. results (TURNS, RESULT_ROWS) i32: pinned memory of the host that gets the
+    tokens too, at each record's turn. control (7, RESULT_ROWS) i32: the inputs of the step, a row
+    of each sequence; they and the records become those of the next one (cuda_inputs.StepInputs).
     """
     sizes = check('sample', tokens=tokens, logits=logits, records=rows[0], ids=rows[1],
                   values=rows[2], masks=rows[3])
@@ -269,8 +302,8 @@ def sample(tokens: Any, logits: Any, rows: tuple[Any, Any, Any, Any],
     if stages:
         device.launch(gather, grid, 256, (winners, equal_winners, equals, bins, states, largest,
                                           *row, *end), stream)
-    device.launch(pick, (num_rows,), 1024, (tokens, largest, equals, winners, equal_winners,
-                                            states, *row, *end), stream)
+    device.launch(pick, (num_rows,), 1024, (tokens, results, control, largest, equals, winners,
+                                            equal_winners, states, *row, *end), stream)
 
 
 def scratch_sizes(num_rows: int, vocab_size: int) -> tuple[int, int, int]:

@@ -74,12 +74,12 @@ def device_logits(rig: DraftRig, plant: Any = None) -> tuple[Array, Any]:
     found: list[Array] = []
     right = rig.drafter._picks.choose
 
-    def choose(needs: Any, logits: Any, low: int) -> Any:
+    def choose(needs: Any, records: Any, logits: Any, low: int) -> Any:
         values = np.empty(logits.shape, np.float32)
         device.copy_out(values, logits, rig.stream)
         rig.stream.synchronize()
         found.append(values)
-        return right(needs, logits, low)
+        return right(needs, records, logits, low)
 
     rig.drafter._picks.choose = choose   # type: ignore[method-assign]
     rig.drafter.graphs.enabled = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_inputs import Key, cut_passes, prompt_bucket
 from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.models.gemma4 import Gemma4
+from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
+from gemma_thor_ros.ops.graphs import Graphs
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings, sample_row
 from gemma_thor_ros.weights.canonical import DenseWeight, Nvfp4Weight, Weight
 from gemma_thor_ros.weights.number_formats import encode_e4m3
@@ -323,6 +326,12 @@ def test_run_ahead_changes_no_token(stream: Any) -> None:
     plain = generate(rig, 4, False)
     assert generate(rig, 4, True) == plain
     assert rig.model.num_ahead == 4 and rig.model.num_ahead_used == 3
+    # planted: the inputs stay those of the step before
+    right = rig.model._sampler.launch
+    rig.model._sampler.launch = lambda logits, records, needs, control=None: right(
+        logits, records, needs)
+    rig.model.graphs = Graphs(rig.stream, rig.model.graphs.enabled)
+    assert generate(rig, 4, True) != plain
 
 
 def test_a_step_that_was_not_foreseen_is_run(full: None, stream: Any) -> None:
@@ -364,12 +373,16 @@ def test_what_a_step_sends(full: None, stream: Any) -> None:
     generate(rig, 4, False)
     before = stream.num_copies
     generate(rig, 1, False)
-    # two prompts with their tables anew; then a decode step: rows and settings in, tokens out
-    assert stream.num_copies - before <= 2 * 5 + 2 * 2 + 3
+    # two prompts with their tables anew; then a decode step: tables of two, rows and settings
+    prompts = stream.num_copies - before
+    assert prompts <= 2 * 4 + 2 * 2 + 1
+    generate(rig, 4, True)               # steps that start early send nothing; the first one does
+    assert stream.num_copies - before == 2 * prompts
     stream.launches.clear()
     rig.model.warm_up([Key(2, 2, 1)])
-    assert stream.launches[0] == 'graph embed' and len(stream.launches) == 2 * 9 + 3, (
-        stream.launches)
+    graph = [name.removeprefix('graph ') for name in stream.launches]
+    assert stream.launches[0] == 'graph embed', stream.launches
+    assert graph[-2:] == ['sample_max', 'sample_pick'] and len(graph) == 2 * 9 + 3 + 2
 
 
 def test_passes() -> None:
@@ -379,3 +392,17 @@ def test_passes() -> None:
     assert [step.key for step in passes[2:4]] == [Key(8, 1, 8), Key(16, 1, 16, True)]
     assert [prompt_bucket(rows) for rows in (1, 17, 129, 256, 257)] == [16, 32, 192, 256, 257]
     assert np.concatenate([step.rows for step in passes]).tolist() == list(range(70))
+
+
+def test_the_graphs_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, made = HostStream(), []
+
+    def capture(on: Any, enqueue: Any) -> Any:
+        made.append(enqueue())
+        return SimpleNamespace(launch=lambda on: None)
+
+    monkeypatch.setattr(device, 'capture', capture)
+    graphs = Graphs(stream, most=2)
+    for key in 'abacb':                  # at c it is b that goes, not a, though a was there first
+        graphs.run(key, lambda key=key: key)     # type: ignore[misc]
+    assert made == ['a', 'b', 'c', 'b'] and len(graphs) == 2 and graphs.num_replays == 1

@@ -180,6 +180,41 @@ def test_the_noise_is_the_twins(machine: Machine) -> None:
     assert len(set(tokens.tolist())) > 50
 
 
+def test_a_step_becomes_the_next_one(machine: Machine) -> None:
+    """Four steps of two sequences and a row of padding, from inputs that were sent once."""
+    random = np.random.default_rng(4)
+    settings = [op.SampleSettings(seed=3), op.SampleSettings(top_k=20), op.SampleSettings()]
+    packed = op.pack_rows([op.SampleRow(each, 40 + i) for i, each in enumerate(settings)], 1024)
+    packed.records.view(op._RECORD)['turn'] = 2
+    start = np.full((7, op.RESULT_ROWS), -1, np.int32)
+    start[1, :2], start[2, :2] = (0, 1), (39, 40)
+    start[3:].reshape(-1, 4)[:2] = [[0, 1, 39, 0], [1, 1, 40, 0]]
+    control, records, ids, values, masks = (machine.put(array) for array in (
+        start, packed.records, packed.ids, packed.values, packed.masks))
+    # on a device, too: what matters is the place of each token
+    results = machine.put(np.full((op.TURNS, op.RESULT_ROWS), -7, np.int32))
+    tokens = machine.put(np.zeros(3, np.int32))
+    scratch = tuple(machine.put(np.zeros(size, kind)) for size, kind in zip(
+        op.scratch_sizes(3, 1024), (np.uint32, np.uint64, np.uint64), strict=True))
+    for step in range(4):
+        logits = random.standard_normal((3, 1024)).astype(np.float32)
+        rows = [op.SampleRow(each, 40 + i + step) for i, each in enumerate(settings)]
+        on_device = machine.put(logits)
+        machine.run(lambda on_device=on_device: op.sample(      # type: ignore[misc]
+            tokens, on_device, (records, ids, values, masks), (scratch[0], scratch[1], scratch[2]),
+            machine.stream, packed.needs, results, control))
+        want = expected(logits, rows)
+        found = machine.get(results)
+        assert found[(2 + step) % op.TURNS, :3].tolist() == want
+        assert (found[(3 + step) % op.TURNS] == -7).all() == (step < 3)
+        moved = machine.get(control)
+        assert moved[0].tolist() == [*want[:2], *[-1] * 14]
+        assert moved[2].tolist() == [40 + step, 41 + step, *[-1] * 14]
+        assert moved[3:].reshape(-1, 4)[:3].tolist() == [
+            [0, 1, 40 + step, 0], [1, 1, 41 + step, 0], [-1] * 4]
+        assert np.array_equal(moved[1], start[1])
+
+
 def test_a_row_without_a_token_raises() -> None:
     op.check_tokens(np.array([3, 0], np.int32))
     for code, words in ((-1, 'NaN'), (-2, 'masked'), (-3, 'infinity')):

@@ -37,6 +37,8 @@ def test_a_sequence_stays_inside_its_need_and_keeps_what_it_reads(
     while committed < num_positions:
         rows = min(data.draw(st.integers(1, chunk)), num_positions - committed)
         pages.grow(tables, committed + rows)
+        if data.draw(st.booleans()):
+            pages.grow_ahead(tables)                     # within the promise, or not at all
         assert pages.sliding.num_used <= need.sliding
         assert pages.full.num_used <= need.full
         first_read = max(0, committed - (window - 1))
@@ -72,6 +74,16 @@ def test_need_is_reached() -> None:
             pages.trim(tables, committed)
         pages.release(tables)
     assert most == pages.need(60).sliding
+
+
+def test_the_next_page_comes_early_where_it_is_promised() -> None:
+    pages = manager(page_size=4, window=8, max_rows=2, max_chunk=6)
+    tables = pages.admit(12)
+    assert tables is not None
+    for count in (1, 2, 3, 3):                           # the fourth is past the last position
+        pages.grow_ahead(tables)
+        assert tables.num_given == count
+    assert min(tables.full) >= 0 and pages.promised_full == 0
 
 
 def test_short_sequences_need_no_window() -> None:
