@@ -62,7 +62,8 @@ def plan_memory(
         )
     count = min(config['engine.max_sequences'], budget / one)
     window, most = window_pages(page_size, longest), config['engine.max_checkpoints']
-    affordable = (budget - count * one) // max(1, window * sliding_bytes)
+    # not below 0: where memory sets the count, what is left is 0 but for its rounding
+    affordable = max(0.0, budget - count * one) // max(1, window * sliding_bytes)
     # Beyond these, checkpoints keep pages that no sequence needs at the moment.
     extra = int(min(most, affordable)) * window
     return Pages(int(sliding * count) + extra, int(full * count), most * window)
