@@ -58,7 +58,8 @@ def choose_device(asked: str, config: ModelConfig, weights: TextWeights, page_si
     """
     if asked == 'cpu':
         return 'cpu'
-    reason = device.find() or unfit(config, weights, page_size)
+    # the model's own reason first: no driver and no CuPy would help against it
+    reason = unfit(config, weights, page_size) or device.find()
     if not reason:
         return 'cuda'
     if asked == 'cuda':
@@ -85,8 +86,8 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
     dense = [name for name in weights if '.experts.' in name
              and weights.form(name) in (Form.DENSE, Form.FUSED, Form.STACKED)]
     if dense:
-        return (f'{dense[0]} is not quantised: experts run in NVFP4 alone, `gemma-thor quantize` '
-                'makes such a checkpoint')
+        return (f'{dense[0]} is not quantised: experts run in NVFP4 or MLX affine, `gemma-thor '
+                'quantize` makes such a checkpoint')
     return ''
 
 

@@ -173,6 +173,10 @@ class TestChoice:
         assert self.choose('auto') == self.choose('cpu') == 'cpu'
         with pytest.raises(ConfigError, match=r'is cuda, but there is no CUDA device'):
             self.choose('cuda')
+        small = dataclasses.replace(self.config, hidden_size_per_layer_input=256)
+        with pytest.raises(ConfigError, match=r'is cuda, but models with .* \(E2B, E4B\) run on'):
+            self.choose('cuda', small)
+        assert self.choose('auto', small) == 'cpu'
 
     def test_with_a_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(device, 'find', lambda: '')
