@@ -22,8 +22,8 @@ from demo_model.spoken_numbers import (
     bare_number,
     quantity,
 )
-from demo_model.tools import Tool
-from demo_model.wordings_sixth import TEXTS
+from demo_model.tools import Tool, demo_tools
+from demo_model.wordings_sixth import SAYINGS, TEXTS
 
 Json = dict[str, Any]
 
@@ -82,9 +82,12 @@ _PLAIN_SHARE = 0.2                       # of commands that come in the plainest
 _WIDER_SHARE = 0.3                      # of motions in training: with the words of motion_words.py
 _NEW_VERB_SHARE = 0.12                   # of motions in training: with a verb that no list holds
 _TRUE_TEXT_SHARE = 0.3                   # of texts in training: what people do have a robot say
+_ORDER_TEXT_SHARE = 0.08                 # of texts in training: a command, which is only to be spoken
 _TWICE_SHARE = 0.04                      # of texts in training: with a word said twice
 _TEXT_END_SHARE = 0.12                   # of texts that end in a word of those that wrappers end in
 _TEXTS = apart(TEXTS, ())
+_SAYINGS = apart(SAYINGS, ())
+_MOTIONS = demo_tools()[:2]
 _PLAIN_DRIVE = (('drive', 'driving'), ('go', 'going'), ('move', 'moving'))
 _PLAIN_WORDS = {
     'forward': ('forward', 'forward', 'ahead', 'forwards', 'straight ahead'),
@@ -344,6 +347,9 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     if isinstance(rng, TrainDraws):
         if rng.random() < _TRUE_TEXT_SHARE:
             text = fill(pick(rng, _TEXTS), rng, {})
+        elif rng.random() < _ORDER_TEXT_SHARE:
+            order = drive(_MOTIONS[0], rng, held, True) if rng.random() < 0.5 else turn(_MOTIONS[1], rng, held, True)
+            text = order.base or order.whole
         if rng.random() < _TWICE_SHARE:
             words = text.split(' ')
             place = int(rng.random() * len(words))
@@ -358,8 +364,8 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     phrase = fill(pick(rng, source.SAY), rng, {'T': '\0'}).replace('\0', text)
     if not held and rng.random() < _PLAIN_SHARE:
         phrase = fill(pick(rng, phrases.PLAIN_SAY), rng, {'T': '\0'}).replace('\0', text)
-    elif isinstance(rng, TrainDraws) and rng.random() < 0.12:
-        phrase = fill(pick(rng, phrases.NEW_SAY), rng, {'T': '\0'}).replace('\0', text)
+    elif isinstance(rng, TrainDraws) and rng.random() < 0.2:
+        phrase = fill(pick(rng, (*phrases.NEW_SAY, *_SAYINGS)), rng, {'T': '\0'}).replace('\0', text)
     elif not held and rng.random() < 0.06:
         phrase = f'{random_word(rng)} {pick(rng, ["aloud", "out loud", "the words", "the sentence", "loudly"])}: {text}'
     return Command(

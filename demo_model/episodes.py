@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from demo_model import smalltalk
+from demo_model.amended import amended
 from demo_model.commands import Command, motion_command
 from demo_model.dialogue_phrases import (
     AGAIN,
@@ -42,9 +43,14 @@ from demo_model.widening import correction, join, negation
 Json = dict[str, Any]
 _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
 _MADE_JOIN_SHARE = 0.3                   # of pairs of commands: joins that are put together
+_AMENDED_SHARE = 0.35                    # of corrections of motions: a part of the command, not all of it
+_ING_SHARE = 0.05                        # of pairs of commands: 'after turning left 2 m ahead'
 _TERSE_SHARE = 0.2                       # of sentences with several commands: notes without verbs
 _MOTION_WISH_SHARE = 0.12                # of wishes that no tool fits: plain motions where none is there
 _MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a tool that is made up
+# {a} in its -ing form, {b} as it is; the second tuple has {b} so.
+_AFTER_ING = ('after {a} {b}', 'after {a}, {b}', 'after {a} please {b}', '{b} after {a}', '{b}, but only after {a}', 'once you are done {a}, {b}', 'when you have finished {a}, {b}', 'having finished {a}, {b}', 'start by {a}, then {b}', 'begin with {a} and then {b}', 'first you should be {a}, then {b}', 'when you are done {a} {b}', 'finish {a}, then {b}', 'after you are done {a}, {b}', 'upon {a} {b}')
+_BEFORE_ING = ('before {b} {a}', 'before {b}, {a}', '{a} before {b}', '{a} prior to {b}', '{a} and finish by {b}', '{a}, then carry on by {b}', '{a} and end with {b}', 'prior to {b}, {a}', '{a} and then start {b}', '{a}, followed by {b}', '{a} first, before {b}')
 # What may follow a text that is to be spoken, and has no quotes.
 _AFTER_TEXT = re.compile(
     r'["\'.;:\n]|\s*$| ?(&+|[-=>]>+) |,? (and|then|after|before|followed|next|once|when|afterwards|thereafter'
@@ -92,9 +98,16 @@ def _joined(
         '{a} and {b} and {c}',
     ))):
         template = '{a} and then {b} and then {c}' if len(commands) == 3 else '{a} and then {b}'
+    ing = isinstance(rng, TrainDraws) and len(commands) == 2 and rng.random() < _ING_SHARE
+    after = ing and bool(commands[0].ing) and rng.random() < 0.6
+    ing = ing and not commands[0].open_end and bool(commands[0 if after else 1].ing)
+    if ing:
+        template = pick(rng, _AFTER_ING if after else _BEFORE_ING)
     texts = {
         name: command.base or command.whole for name, command in zip(names, commands, strict=False)
     }
+    if ing:
+        texts['a' if after else 'b'] = commands[0 if after else 1].ing
     for name, command in zip(names, commands, strict=False):
         if not command.open_end and not plain and rng.random() < 0.08:
             texts[name] += ' ' + fill(clause(rng), rng, {})
@@ -267,6 +280,15 @@ def no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episod
 
 def corrected_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episode:
     """'Do not do this, do that' and 'do this, no, do that': only the second is called; or nothing."""
+    motions = [tool for tool in tools if tool.intent in ('drive', 'turn')]
+    if isinstance(rng, TrainDraws) and motions and rng.random() < _AMENDED_SHARE:
+        text, command = amended(rng.choice(motions), rng)
+        return Episode(
+            roughen(text, rng, NUMBER_WORDS),
+            [command],
+            thought=f'The user wants me to {command.todo}. I call {command.tool.name}.',
+            category='correction',
+        )
     good = command_for(rng.choice(tools), rng, held)
     bad = command_for(good.tool if rng.random() < 0.6 else rng.choice(tools), rng, held)
     if bad.tool is good.tool and bad.arguments == good.arguments:

@@ -40,6 +40,7 @@ _HALVES = {
     kind: {key: apart(halves, ()) for key, halves in missing.items()}
     for kind, missing in INCOMPLETE.items()
 }
+_HALF_SAYINGS = ('say it', 'say that', 'speak to them', 'tell them', 'say a few words', 'tell everybody', 'say something nice', 'say something to him', 'tell the guests something', 'say what you think', 'say some words', 'speak to the class', 'make a speech', 'talk to her', 'say that again')
 _MADE_UP_HALVES = ('{v} the {t}', '{v} {t}', '{t}', 'the {t}', 'the {t} please', '{v} the {t} please', 'I want to {v} the {t}', 'could you {v} the {t}', 'another {t}', 'see to the {t}', 'time to {v} the {t}')
 
 
@@ -149,6 +150,16 @@ def question_episode(
                 f'{amount.text} {words}',
             )
         elif draw < 0.4 and amount.value not in (180, 360):
+            if (
+                isinstance(rng, TrainDraws)
+                and 'unit' in tool.names
+                and 'deg' in tool.values.get('unit', {'deg': ''})
+                and rng.random() < 0.2
+            ):
+                value, text = bare_number(rng, held)
+                while value in (180, 360):
+                    value, text = bare_number(rng, held)
+                amount = Quantity(value, 'deg', text)
             user = _incomplete(f'{verb} {pick(rng, ["by ", "", ""])}{amount.text}', rng, held)
             reply, amount_text = 'Should I turn left or right?', words
         else:
@@ -184,6 +195,7 @@ def question_episode(
                     'speak up',
                     'use your voice',
                     'tell them something',
+                    *(_HALF_SAYINGS if isinstance(rng, TrainDraws) else ()),
                 ],
             ),
             rng,

@@ -246,9 +246,57 @@ def _fraction(rng: random.Random, unit: str, held: bool) -> Quantity:
     return Quantity(whole + part, unit, f'{spelled} and {name} {plural}')
 
 
+_ROUND = (10, 20, 25, 30, 40, 50, 60, 75, 80, 100, 150, 200, 250, 300, 400, 500, 600, 700, 750, 800, 900, 1000, 1100, 1200, 1250, 1500, 1800, 2000, 2500, 3000, 4000, 5000, 8000, 10000, 100000)
+_ODD_SHARE = 0.06                        # of amounts in training: in the forms of _odd
+
+
+def _odd(rng: random.Random, unit: str) -> Quantity:
+    """Round numbers of many zeros, commas for points, feet by their mark, 'one metre 50'."""
+    single, plural, short = UNITS[unit]
+    draw = rng.random()
+    if unit == 'm' and draw < 0.4:
+        while True:
+            whole, rest = rng.randint(1, 12), rng.randint(5, 99)
+            value = float(f'{whole}.{rest:02d}')
+            if not is_held(str(value)) and not is_held(str(rest)):
+                break
+        word = pick(rng, single if whole == 1 else plural[:4])
+        told = spell(whole, rng) if rng.random() < 0.2 else str(whole)
+        tail = f'{rest:02d}'
+        return Quantity(value, unit, pick(rng, (
+            f'{told} {word} {tail}', f'{told} m {tail}', f'{whole}m{tail}', f'{told} {word} and {rest} {pick(rng, UNITS["cm"][1])}',
+            f'{told} {word} {rest} {pick(rng, UNITS["cm"][1])}', f'{whole} m {rest} cm', f'{whole}m {rest}cm', f'{told} m and {rest} cm')))
+    if unit == 'ft' and draw < 0.6:
+        whole = rng.randint(1, 20)
+        if draw < 0.3:
+            return Quantity(whole, unit, f"{whole}'" if not is_held(str(whole)) else f'{spell(whole, rng)} {plural[0]}')
+        inches = rng.choice((3, 6, 6, 6, 9))
+        told = spell(whole, rng)
+        return Quantity(whole + inches / 12, unit, pick(rng, (
+            f'{told} {single[0] if whole == 1 else plural[0]} {inches}', f'{told} ft {inches} in', f'{told} {single[0] if whole == 1 else plural[0]} {spell(inches, rng)} inches',
+            f'{told} {single[0] if whole == 1 else plural[0]} and {inches} inches')))
+    while True:
+        if draw > 0.75:
+            text = f'{rng.randint(0, 20)},{rng.randint(1, 9)}' if rng.random() < 0.7 else f'{rng.randint(0, 9)},{rng.randint(1, 9)}{rng.choice((0, 5))}'
+            number: Number = float(text.replace(',', '.'))
+            kept = is_held(text.replace(',', '.')) or is_held(str(number)) or is_held(text)
+        else:
+            number = rng.choice(_ROUND)
+            text = str(number)
+            kept = is_held(text)
+            if number >= 1000 and rng.random() < 0.3:
+                text = f'{number:,}'
+        if not kept:
+            break
+    form = pick(rng, short) if rng.random() < 0.6 else pick(rng, plural)
+    return Quantity(number, unit, text + ('' if form in ('"', '°') or rng.random() < 0.4 else ' ') + form)
+
+
 def quantity(rng: random.Random, kinds: tuple[str, ...], held: bool = False) -> Quantity:
     """A length or an angle in one of the units of `kinds`, in words or digits."""
     unit = pick(rng, kinds)
+    if isinstance(rng, TrainDraws) and rng.random() < _ODD_SHARE:
+        return _odd(rng, unit)
     single, plural, short = UNITS[unit]
     draw = rng.random()
     if isinstance(rng, TrainDraws) and draw > _AND_A_HALF:

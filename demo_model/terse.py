@@ -8,6 +8,7 @@ For training alone; knows nothing of the evaluation.
 from __future__ import annotations
 
 import random
+import re
 
 from demo_model.commands import Command, motion_command
 from demo_model.phrasing import pick, random_name
@@ -40,7 +41,10 @@ def _amount(tool: Tool, bare: bool, rng: random.Random) -> tuple[float, str, str
     if bare:
         value, text = bare_number(rng)
         return value, 'deg' if turning else 'm', text
-    said = quantity(rng, ('deg',) if turning and rng.random() < 0.9 else ANGLES if turning else LENGTHS)
+    units = ('deg',) if turning and rng.random() < 0.9 else ANGLES if turning else LENGTHS
+    said = quantity(rng, units)
+    while re.search(r'(m|metres?|meters?|feet|foot) ?\d+$|,', said.text):     # what follows might belong to it
+        said = quantity(rng, units)
     return said.value, said.unit, said.text
 
 

@@ -169,6 +169,11 @@ def join(rng: random.Random) -> str:
     return '{a}' + part + pick(rng, _THEN) + pick(rng, (' ', ' ', ', ', ': ')) + '{b}'
 
 
+def oops(rng: random.Random) -> str:
+    """What stands between something said by mistake and what is meant."""
+    return pick(rng, _BETWEEN) + pick(rng, _OOPS) + pick(rng, (*_BETWEEN, ' ', ' ', ', '))
+
+
 def correction(rng: random.Random) -> str:
     """A template of what shall not be done, {bad}, and what shall, {good}."""
     draw = rng.random()

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from demo_model import intents_held, widening
+from demo_model.amended import amended
 from demo_model.commands import Command
 from demo_model.encode import Encoder
 from demo_model.episodes import _AFTER_TEXT, _joined, call_episode
@@ -19,6 +20,7 @@ from demo_model.made_up import KEY, made_up_kind
 from demo_model.phrasing import HELD_WORDS, PIECES, TrainDraws, is_held_name, piece_word
 from demo_model.questions import _HALVES, _half
 from demo_model.sentences import command_for, sentence
+from demo_model.spoken_numbers import _odd, is_held
 from demo_model.terse import takes_notes, terse
 from demo_model.tools import demo_tools
 from demo_model.toolsets import KINDS, TRAIN_KINDS, draw_tools, other_tool
@@ -217,3 +219,46 @@ def test_kinds_of_training_alone_are_none_of_the_evaluation() -> None:
     keys = {kind.key for kind in FURTHER_INTENTS}
     assert not names & held
     assert not keys & {kind.key for kind in (*KINDS, *intents_held.HELD_INTENTS)}
+
+
+def test_of_a_motion_put_right_the_last_word_counts() -> None:
+    """'forward 5, no, 4 metres' is 4 metres; a way that was said by mistake alone is no way."""
+    opposite = {'forward': r'\b(back|backwards?)\b', 'backward': r'\b(forwards?|ahead|fwd)\b'}
+    slips = 0
+    for seed in range(400):
+        text, command = amended(demo_tools()[0], TrainDraws(seed))
+        schema = demo_tools()[0].declaration['function']['parameters']
+        jsonschema.validate(command.arguments, schema)
+        assert '{' not in text
+        found = re.findall(r'(?<![\d.,])\d+(?:\.\d+)?(?![\d.,]|/)', text)
+        numbers = [float(number) for number in found]
+        amount = command.arguments['distance']
+        if len(set(numbers)) == 2 and amount in numbers and not re.search(r'\bnot\b|inst', text):
+            assert numbers[-1] == amount, (text, command.arguments)
+            slips += 1
+        way = str(command.arguments['direction'])
+        mistaken = re.search(opposite[way], text)
+        meant = re.search(opposite['backward' if way == 'forward' else 'forward'], text)
+        assert not mistaken or meant or re.search('reverse|rear|straight|front', text), text
+    assert slips > 15
+
+
+def test_odd_forms_of_numbers_mean_what_they_say() -> None:
+    forms = {'comma': 0, 'compound': 0, 'mark': 0}
+    for seed in range(900):
+        unit = ('m', 'ft', 'cm')[seed % 3]
+        said = _odd(TrainDraws(seed), unit)
+        assert said.unit == unit
+        assert not is_held(str(said.value)) or unit == 'ft', said
+        if re.match(r'\d+,\d{1,2}(?!\d)', said.text):
+            assert said.value == float(re.match(r'[\d,]+', said.text)[0].replace(',', '.'))
+            forms['comma'] += 1
+        elif re.match(r'\d+,\d{3}', said.text):
+            assert said.value == int(re.match(r'[\d,]+', said.text)[0].replace(',', ''))
+        elif unit == 'm' and len(parts := re.findall(r'\d+', said.text)) == 2:
+            assert said.value == float(f'{parts[0]}.{int(parts[1]):02d}')
+            forms['compound'] += 1
+        elif said.text.endswith("'"):
+            assert said.value == int(said.text[:-1])
+            forms['mark'] += 1
+    assert min(forms.values()) > 10, forms
