@@ -14,12 +14,14 @@
 //
 // Bytes moved: 27 / 16 H I for each distinct expert (its three matrices, once), and T K (2 H + 4 I)
 // 2 of rows. Bound by reading the weights, closely followed by decoding them.
-// An item is one row tile of one distinct expert, and a warp's: it takes all columns, so that no
-// sum crosses warps, and its lanes hold gate and up of the same numbers. The rows of an expert are
+// An item is one row tile of one distinct expert, and a warp's, or that of a pair of warps with half
+// of the columns each (SPLIT): so there are enough for all warps at one row, and the last ones of
+// many take half as long. Its lanes hold gate and up of the same numbers. The rows of an expert are
 // the columns of one matrix instruction (of two for more than 8), so its weights are read once.
-// Blocks that just fill the device share the items evenly, each a run of neighbours, so that its
-// warps read the same rows of activations at about the same time. Weights come through a ring of
-// shared memory (weight_ring.cuh) that runs on across items.
+// Blocks that just fill the device share the work evenly, each a run of neighbouring items, so that
+// its warps read the same rows of activations at about the same time; items of more than 8 rows
+// count as WIDE, others as NARROW. Weights come through a ring of shared memory (weight_ring.cuh)
+// that runs on across items.
 // moe_nvfp4_down must come right behind moe_nvfp4_gate_up. A row's sums never depend on who shares
 // its experts or on the grid; combine adds best expert first.
 //
@@ -28,21 +30,27 @@
 //   down     dense_parts[:, j] = D[:, j I ..] dense_inner[:, j I ..], j < DENSE; (T, DENSE, H) f32,
 //            to be added in order and rounded by who reads them
 // A block's share of it comes first: gate_up's needs no routing, so that its weights are requested
-// before the wait.
+// before the wait, and all of them fetched into the L2 (FETCH_DENSE).
 //
 // PRECOND: at most 16 tokens and 128 pairs; a token's expert ids differ; H and I multiples of 8.
 // PRECOND (DENSE): I a multiple of 64
 // Constants: ENTRY (0 gate_up, 1 down, 2 combine), CHOSEN (K); 0 and 1: COLUMNS, COLUMN_TILES,
 // BLOCKS (8 tokens or fewer: 1, else 2), NUM_EXPERTS (E), DENSE (0: no dense MLP), WARPS,
-// MIN_BLOCKS, STAGE_TILES and STAGES of the ring, ACTIVATIONS (tiles of them in flight, a divisor
-// of STAGE_TILES).
+// MIN_BLOCKS, SPLIT (warps of an item: 1, or 2 where COLUMNS is a multiple of 128), STAGE_TILES and
+// STAGES of the ring, ACTIVATIONS and WIDE_ACTIVATIONS (tiles of them in flight for up to 8 and for
+// more rows, divisors of STAGE_TILES), WIDE, NARROW; 0 also FETCH_DENSE, STAGED (rows in shared
+// memory, COLUMNS a multiple of 64: 1 the experts', 2 the dense MLP's too).
+// Dynamic shared memory: the rings; STAGED times the tokens' rows and a line.
 
 #if ENTRY != 2
+
+#define ITEM_TILES (COLUMN_TILES / SPLIT)
 
 #include "expert_routing.cuh"
 #include "weight_ring.cuh"
 
 #define THREADS (WARPS * WARP)
+#define TEAMS (WARPS / SPLIT)            // of warps that do an item together
 
 struct Matrices {
     const uint4* __restrict__ codes;
@@ -78,13 +86,25 @@ __device__ __forceinline__ void find_dense(Share& share, int num_row_tiles) {
     share.per_unit = 1.0f / (float)num_row_tiles;
 }
 
-// Behind find_dense. So many experts that all blocks have as many items in all, but for one; where
-// there are few, neighbours may both do an item.
-__device__ __forceinline__ void find_experts(Share& share, int num_row_tiles, int num_hit) {
-    const int all = (DENSE + num_hit) * num_row_tiles;
-    const int end = part_of(all, blockIdx.x + 1) - share.first_dense - share.num_dense;
-    share.first_expert = part_of(all, blockIdx.x) - share.first_dense;
-    share.num_items = share.num_dense + max(end - share.first_expert, 0);
+// The first of the experts' items that begins at this weight of them or behind it.
+__device__ __forceinline__ int item_at(int weight, int num_wide) {
+    const int narrow = weight - WIDE * num_wide;
+    return narrow <= 0 ? (weight + WIDE - 1) / WIDE : num_wide + (narrow + NARROW - 1) / NARROW;
+}
+
+// Behind find_dense. So many experts that all blocks have as much work in all, but for an item;
+// where there are few, neighbours may both do one.
+__device__ __forceinline__ void find_experts(Share& share, const Work& work,
+                                             const Routing& routing) {
+    const int per_dense = work.num_tokens > 8 ? WIDE : NARROW, tiles = work.num_row_tiles;
+    const int num_wide = BLOCKS == 1 ? 0 : routing.num_wide * tiles;
+    const int all = per_dense * DENSE * tiles + (WIDE - NARROW) * num_wide
+        + NARROW * tiles * routing.num_hit;
+    const int begin = part_of(all, blockIdx.x) - per_dense * share.first_dense;
+    const int end = part_of(all, blockIdx.x + 1)
+        - per_dense * (share.first_dense + share.num_dense);
+    share.first_expert = item_at(begin, num_wide);
+    share.num_items = share.num_dense + max(item_at(end, num_wide) - share.first_expert, 0);
 }
 
 __device__ __forceinline__ Place place_of(const Share& share, int item, int num_row_tiles) {
@@ -95,17 +115,20 @@ __device__ __forceinline__ Place place_of(const Share& share, int item, int num_
     return {unit + (dense ? 0 : DENSE), number - unit * num_row_tiles};
 }
 
-// A warp's first item. Neighbours in a block go to different schedulers, and the blocks of a
+// A team's first item. Neighbours in a block go to different schedulers, and the blocks of a
 // multiprocessor begin at different ones.
 __device__ __forceinline__ int first_item() {
     const u32 turn = blockIdx.x * MIN_BLOCKS / gridDim.x;
-    return (threadIdx.x / WARP + turn * (WARPS / 2 + 1)) % WARPS;
+    return (threadIdx.x / (WARP * SPLIT) + turn * (TEAMS / 2 + 1)) % TEAMS;
 }
+
+// Which of its team this warp is, and so which part of the columns it has.
+__device__ __forceinline__ int part_of_team() { return threadIdx.x / WARP % SPLIT; }
 
 // Rows that a unit has, and the n-th one's token or pair.
 __device__ __forceinline__ int num_rows(const Work& work, const Routing& routing, int unit) {
     if (unit < DENSE) return work.num_tokens;
-    return routing.first[unit - DENSE + 1] - routing.first[unit - DENSE];
+    return routing.count[unit - DENSE];
 }
 
 __device__ __forceinline__ int row_of(const Routing& routing, int unit, int n) {
@@ -115,14 +138,17 @@ __device__ __forceinline__ int row_of(const Routing& routing, int unit, int n) {
 __device__ __forceinline__ Source source_of(const Work& work, const Routing& routing,
                                             const Place& at, int lane) {
     const bool dense = at.unit < DENSE;
-    const Matrices& from = dense ? work.dense : work.experts;
+    // one by one: a reference to either puts both into memory
+    const uint4* codes = dense ? work.dense.codes : work.experts.codes;
+    const u32* scales = dense ? work.dense.scales : work.experts.scales;
+    const float* row_scales = dense ? work.dense.row_scales : work.experts.row_scales;
+    const u32 part = part_of_team() * ITEM_TILES;
     if (ENTRY == 1 && dense)             // a part of each row
-        return source_at(from.codes, from.scales, from.row_scales,
-                         (u32)(at.tile * DENSE + at.unit) * COLUMN_TILES, at.tile, lane);
+        return source_at(codes, scales, row_scales,
+                         (u32)(at.tile * DENSE + at.unit) * COLUMN_TILES + part, at.tile, lane);
     const u32 matrix = dense ? at.unit : routing.hit[at.unit - DENSE];
     const u32 row_tile = matrix * work.num_row_tiles + at.tile;
-    return source_at(from.codes, from.scales, from.row_scales, row_tile * COLUMN_TILES, row_tile,
-                     lane);
+    return source_at(codes, scales, row_scales, row_tile * COLUMN_TILES + part, row_tile, lane);
 }
 
 // One warp's ring, and what it requests next.
@@ -131,13 +157,14 @@ struct Ring {
     u32 read, filled;            // the slots that are read and filled next
     int item, stage;             // of what is requested next; ITEM_STAGES: the next item's first
     Source from;
+    int turn;                    // of the pair
 };
 
 __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const Routing& routing,
                                              const Share& share, int lane) {
     if (ring.stage == ITEM_STAGES) {
         ring.stage = 0;
-        ring.item += WARPS;
+        ring.item += TEAMS;
         if (ring.item < share.num_items)
             ring.from = source_of(work, routing, place_of(share, ring.item, work.num_row_tiles),
                                   lane);
@@ -148,7 +175,26 @@ __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const
     ring.filled = next_slot(ring.filled);
 }
 
-// This lane's part of a tile of activations, 8 t columns in.
+// Where this lane's part of a row of activations begins.
+__device__ __forceinline__ int first_column(int lane) {
+    return part_of_team() * ITEM_TILES * TILE_COLUMNS + 8 * (lane & 3);
+}
+
+// Rows lie in memory, or staged in shared memory behind the rings: there no read of them waits for
+// weights that were requested before it. Neighbours begin half a line of banks apart.
+#define STAGED_ROW (COLUMNS * 2 + 64)
+
+__device__ __forceinline__ void find_row(const u16*& row, const u16* rows, SharedAddress,
+                                         u32 number, int lane) {
+    row = rows + number * COLUMNS + first_column(lane);
+}
+
+__device__ __forceinline__ void find_row(SharedAddress& row, const u16*, SharedAddress staged,
+                                         u32 number, int lane) {
+    row = staged + number * STAGED_ROW + first_column(lane) * 2;
+}
+
+// This lane's part of a tile of activations.
 template <int NB>
 __device__ __forceinline__ void load_rows(ActivationTile (&x)[NB], const u16* const (&rows)[NB],
                                           int tile, int lane) {
@@ -163,17 +209,99 @@ __device__ __forceinline__ void load_rows(ActivationTile (&x)[NB], const u16* co
 #endif
 }
 
-// The next item's products with the rows at `rows`; gives the scales of its rows.
 template <int NB>
-__device__ __forceinline__ float2 multiply_item(float (&acc)[2][NB][4], Ring& ring,
-                                                const u16* const (&rows)[NB], const Work& work,
-                                                const Routing& routing, const Share& share,
-                                                int lane) {
-    constexpr int AHEAD = NB == 1 ? ACTIVATIONS : 1;
-    ActivationTile x[AHEAD][NB];
+__device__ __forceinline__ void load_rows(ActivationTile (&x)[NB],
+                                          const SharedAddress (&rows)[NB], int tile, int lane) {
 #pragma unroll
-    for (int i = 0; i < AHEAD; ++i)
-        if (i < COLUMN_TILES) load_rows<NB>(x[i], rows, i, lane);
+    for (int m = 0; m < NB; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+            x[m].half[h] = read_vector(rows[m] + tile * TILE_COLUMNS * 2 + 64 * h);
+}
+
+// Tiles of activations in flight; staged ones come a tile ahead.
+template <int NB> __device__ constexpr int tiles_ahead(const u16*) {
+    return NB == 1 ? ACTIVATIONS : WIDE_ACTIVATIONS;
+}
+
+template <int NB> __device__ constexpr int tiles_ahead(SharedAddress) { return 2; }
+
+// The products of one stage, of TILES tiles, with what is requested meanwhile.
+template <int NB, int TILES, int AHEAD>
+__device__ __forceinline__ void multiply_stage(float (&acc)[2][NB][4],
+                                               ActivationTile (&x)[AHEAD][NB], int first,
+                                               const Ring& ring, const u16* const (&rows)[NB],
+                                               int lane) {
+    WeightTile w = read_tile(ring.slots, ring.read, 0);
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+        const WeightTile now = w;
+        if (i + 1 < TILES) w = read_tile(ring.slots, ring.read, i + 1);
+        multiply_tile<NB>(acc, now, x[i % AHEAD]);
+        if (i % AHEAD != AHEAD - 1) continue;
+        // the next ones together: they share a counter, so that each wait is for all
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j)
+            if (first + i + 1 + j < ITEM_TILES) load_rows<NB>(x[j], rows, first + i + 1 + j, lane);
+    }
+}
+
+template <int NB, int TILES, int AHEAD>
+__device__ __forceinline__ void multiply_stage(float (&acc)[2][NB][4],
+                                               ActivationTile (&x)[AHEAD][NB], int first,
+                                               const Ring& ring, const SharedAddress (&rows)[NB],
+                                               int lane) {
+    WeightTile w = read_tile(ring.slots, ring.read, 0);
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+        const WeightTile now = w;
+        if (i + 1 < TILES) w = read_tile(ring.slots, ring.read, i + 1);
+        // behind the last tile, what is read is not used
+        load_rows<NB>(x[(i + 1) % 2], rows, first + i + 1, lane);
+        multiply_tile<NB>(acc, now, x[i % 2]);
+    }
+    if (TILES % 2 == 0) return;
+#pragma unroll
+    for (int m = 0; m < NB; ++m) x[0][m] = x[1][m];
+}
+
+// Sums of rows g and g + 8 for the columns that this lane gives out: 2 t and 2 t + 1 of each block,
+// or one of them, by the warp's part.
+#define OWN (SPLIT == 1 ? 2 : 1)
+
+template <int NB>
+struct Totals {
+    float2 of[NB][OWN];
+    float2 scale;                // of rows g, and of rows g + 8
+};
+
+// What the warps of a pair give one another, by turns.
+#if SPLIT == 1
+struct Halves {};
+#define SHARED_HALVES Halves halves
+#else
+typedef float2 Halves[2][WARPS][BLOCKS][WARP];
+#define SHARED_HALVES __shared__ Halves halves
+#endif
+
+// A barrier of two warps.
+__device__ __forceinline__ void pair_barrier(int pair) {
+    asm volatile("bar.sync %0, 64;" :: "r"(1 + pair) : "memory");
+}
+
+// The next item's products with the rows at `rows`.
+template <int NB, typename Row>
+__device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
+                                                    const Row (&rows)[NB],
+                                                    const Work& work, const Routing& routing,
+                                                    const Share& share, int lane) {
+    constexpr int AHEAD = tiles_ahead<NB>(Row());
+    constexpr int LAST = ITEM_TILES - (ITEM_STAGES - 1) * STAGE_TILES;
+    ActivationTile x[AHEAD][NB];
+    float acc[2][NB][4] = {};
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i)      // of staged ones more would be for nothing
+        if (i < ITEM_TILES) load_rows<NB>(x[i], rows, i, lane);
     u32 slot = 0;
 #pragma unroll(ITEM_STAGES <= 3 ? 3 : 1)
     for (int stage = 0; stage < ITEM_STAGES; ++stage) {
@@ -181,54 +309,115 @@ __device__ __forceinline__ float2 multiply_item(float (&acc)[2][NB][4], Ring& ri
         __syncwarp();            // what other lanes copied is there, and they have read the slot
         request_next(ring, work, routing, share, lane);      // that is filled now
         slot = ring.read;
-        WeightTile w = read_tile(ring.slots, slot, 0);
-#pragma unroll
-        for (int i = 0; i < STAGE_TILES; ++i) {
-            const int tile = stage * STAGE_TILES + i;
-            if (COLUMN_TILES % STAGE_TILES != 0 && tile >= COLUMN_TILES) continue;
-            const WeightTile now = w;
-            if (i + 1 < STAGE_TILES) w = read_tile(ring.slots, slot, i + 1);
-            multiply_tile<NB>(acc, now, x[i % AHEAD]);
-            if (i % AHEAD != AHEAD - 1) continue;
-            // the next ones together: they share a counter, so that each wait is for all
-#pragma unroll
-            for (int j = 0; j < AHEAD; ++j)
-                if (tile + 1 + j < COLUMN_TILES) load_rows<NB>(x[j], rows, tile + 1 + j, lane);
-        }
+        if (LAST == STAGE_TILES || stage < ITEM_STAGES - 1)
+            multiply_stage<NB, STAGE_TILES, AHEAD>(acc, x, stage * STAGE_TILES, ring, rows, lane);
+        else
+            multiply_stage<NB, LAST, AHEAD>(acc, x, stage * STAGE_TILES, ring, rows, lane);
         ring.read = next_slot(ring.read);
     }
-    return read_row_scales(ring.slots, slot, lane);
+    Totals<NB> total;
+    total.scale = read_row_scales(ring.slots, slot, lane);
+#if SPLIT == 1
+#pragma unroll
+    for (int m = 0; m < NB; ++m)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            total.of[m][i] = make_float2(acc[0][m][i] + acc[1][m][i],
+                                         acc[0][m][2 + i] + acc[1][m][2 + i]);
+#else
+    const int warp = threadIdx.x / WARP;
+    const bool second = warp & 1;
+    float2 (&given)[BLOCKS][WARP] = halves[ring.turn][warp];
+    float2 (&taken)[BLOCKS][WARP] = halves[ring.turn][warp ^ 1];
+#pragma unroll
+    for (int m = 0; m < NB; ++m) {
+        const float2 even = make_float2(acc[0][m][0] + acc[1][m][0], acc[0][m][2] + acc[1][m][2]);
+        const float2 odd = make_float2(acc[0][m][1] + acc[1][m][1], acc[0][m][3] + acc[1][m][3]);
+        given[m][lane] = second ? even : odd;
+        total.of[m][0] = second ? odd : even;
+    }
+    pair_barrier(warp / 2);      // the other one's turn before is over, too
+#pragma unroll
+    for (int m = 0; m < NB; ++m) {
+        const float2 other = taken[m][lane];
+        total.of[m][0].x += other.x;
+        total.of[m][0].y += other.y;
+    }
+    ring.turn ^= 1;
+#endif
+    return total;
+}
+
+// The n-th row of a unit whose i-th sum of block m this lane has.
+__device__ __forceinline__ int row_of_sum(int m, int i, int lane) {
+    return 8 * m + 2 * (lane & 3) + (SPLIT == 1 ? i : part_of_team());
 }
 
 #endif
 
 #if ENTRY == 0
 
+__device__ __forceinline__ void fetch_line(const void* p) {
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
+}
+
+// What the block's items of the dense MLP read comes into the L2: nothing else can be read yet.
+__device__ __forceinline__ void fetch_dense(const Work& work, const Share& share) {
+    const char* codes = (const char*)(work.dense.codes
+                                      + share.first_dense * COLUMN_TILES * TILE_CODE_VECTORS);
+    const char* scales = (const char*)(work.dense.scales
+                                       + share.first_dense * COLUMN_TILES * TILE_SCALE_WORDS);
+    const int num_tiles = share.num_dense * COLUMN_TILES;
+    for (int i = threadIdx.x; i < num_tiles * (TILE_CODE_VECTORS / 8); i += THREADS)
+        fetch_line(codes + i * 128);
+    for (int i = threadIdx.x; i < num_tiles * TILE_SCALE_WORDS / 32; i += THREADS)
+        fetch_line(scales + i * 128);
+}
+
+#if STAGED
+typedef SharedAddress UsualRow;
+
+__device__ __forceinline__ void stage_rows(SharedAddress to, const u16* x, int num_tokens) {
+    for (int i = threadIdx.x; i < num_tokens * (COLUMNS / 8); i += THREADS) {
+        const int row = i / (COLUMNS / 8), piece = i - row * (COLUMNS / 8);
+        copy_weights(to + row * STAGED_ROW + piece * 16, x + i * 8);
+    }
+}
+#else
+typedef const u16* UsualRow;
+#endif
+
+// Rows of activations, where they lie and where they are staged.
+struct Inputs {
+    const u16 *x, *dense_x;
+    SharedAddress staged, staged_dense;
+};
+
 // One item for the up to 8 * NB rows of its unit.
-template <int NB>
+template <int NB, typename Row>
 __device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict__ dense_inner,
-                                        const u16* x, const u16* dense_x, const Place& at,
-                                        int count, Ring& ring, const Work& work,
+                                        const Inputs& from, const Place& at, int count,
+                                        Halves& halves, Ring& ring, const Work& work,
                                         const Routing& routing, const Share& share, int lane) {
-    const int g = lane >> 2, t = lane & 3, width = work.num_row_tiles * 8;
+    const int g = lane >> 2, width = work.num_row_tiles * 8;
     const bool dense = at.unit < DENSE;
-    const u16* rows[NB];
+    Row rows[NB];
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
         // a column without a row has any other's: nobody reads what comes of it
         const u32 row = row_of(routing, at.unit, min(8 * m + g, count - 1));
-        rows[m] = (dense ? dense_x + row * COLUMNS : x + row / CHOSEN * COLUMNS) + 8 * t;
+        find_row(rows[m], dense ? from.dense_x : from.x, dense ? from.staged_dense : from.staged,
+                 dense ? row : row / CHOSEN, lane);
     }
-    float acc[2][NB][4] = {};
-    const float2 scale = multiply_item<NB>(acc, ring, rows, work, routing, share, lane);
+    const Totals<NB> total = multiply_item<NB, Row>(halves, ring, rows, work, routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
-        for (int parity = 0; parity < 2; ++parity) {
-            const int n = 8 * m + 2 * t + parity;
+        for (int i = 0; i < OWN; ++i) {
+            const int n = row_of_sum(m, i, lane);
             if (n >= count) continue;
-            const float gate = (acc[0][m][parity] + acc[1][m][parity]) * scale.x;
-            const float up = (acc[0][m][2 + parity] + acc[1][m][2 + parity]) * scale.y;
+            const float gate = total.of[m][i].x * total.scale.x;
+            const float up = total.of[m][i].y * total.scale.y;
             const u16 value = to_bf16(gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up));
             const u32 number = row_of(routing, at.unit, n), column = at.tile * 8 + g;
             if (dense) dense_inner[(number * DENSE + at.unit) * width + column] = value;
@@ -244,13 +433,14 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
                   const uint4* __restrict__ dense_codes, const u32* __restrict__ dense_scales,
                   const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles) {
     __shared__ Routing routing;
+    SHARED_HALVES;
     const int lane = threadIdx.x % WARP;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
     Share share;
     find_dense(share, num_row_tiles);
     int item = first_item(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0};
     constexpr int EARLY = STAGES - 1 < ITEM_STAGES ? STAGES - 1 : ITEM_STAGES;
     share.num_items = share.num_dense;
     if (item < share.num_dense) {
@@ -258,29 +448,57 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
         for (; requested < EARLY; ++requested)
             request_next(ring, work, routing, share, lane);
     }
+#if FETCH_DENSE
+    fetch_dense(work, share);
+#endif
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
     allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
+    Inputs from = {x, dense_x, 0, 0};
+#if STAGED
+    from.staged = shared_address(weight_rings) + WARPS * RING_BYTES;
+    from.staged_dense = from.staged + work.num_tokens * STAGED_ROW;
+    stage_rows(from.staged, x, work.num_tokens);
+    if (DENSE && STAGED == 2) stage_rows(from.staged_dense, dense_x, work.num_tokens);
+    commit_copies();
+    const bool requested_before = requested > 0;
+#else
     // warps that keep step with one another would all wait for each line of a few rows
     for (int i = threadIdx.x; i < min(work.num_tokens, 2) * (COLUMNS / 64); i += THREADS) {
         load_activation_word(x + i * 64);
         if (DENSE) load_activation_word(dense_x + i * 64);
     }
+#endif
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    find_experts(share, num_row_tiles, routing.num_hit);
+    find_experts(share, work, routing);
     if (requested == 0 && item < share.num_items)
         ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
     for (; requested < STAGES - 1; ++requested)
         request_next(ring, work, routing, share, lane);
-    for (; item < share.num_items; item += WARPS) {
+#if STAGED
+    // the rows, requested behind some of the weights or in front of all
+    if (requested_before) wait_for_copies<0>();
+    else wait_for_copies<STAGES - 1>();
+    __syncthreads();
+#endif
+    for (; item < share.num_items; item += TEAMS) {
         const Place at = place_of(share, item, num_row_tiles);
         const int count = num_rows(work, routing, at.unit);
-#if BLOCKS == 2
-        if (count > 8)
-            do_item<2>(inner, dense_inner, x, dense_x, at, count, ring, work, routing, share, lane);
-        else
+#define DO_ITEM(NB, ROW)                                                                         \
+    do_item<NB, ROW>(inner, dense_inner, from, at, count, halves, ring, work, routing, share, lane)
+#if STAGED == 1 && DENSE
+        if (at.unit < DENSE) {
+            DO_ITEM(BLOCKS, const u16*);
+            continue;
+        }
 #endif
-            do_item<1>(inner, dense_inner, x, dense_x, at, count, ring, work, routing, share, lane);
+#if BLOCKS == 2
+        if (count > 8) {
+            DO_ITEM(2, UsualRow);
+            continue;
+        }
+#endif
+        DO_ITEM(1, UsualRow);
     }
 }
 
@@ -290,9 +508,10 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
 template <int NB>
 __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __restrict__ dense_parts,
                                         const u16* inner, const u16* dense_inner, const Place& at,
-                                        int count, int num_outputs, Ring& ring, const Work& work,
-                                        const Routing& routing, const Share& share, int lane) {
-    const int g = lane >> 2, t = lane & 3;
+                                        int count, int num_outputs, Halves& halves, Ring& ring,
+                                        const Work& work, const Routing& routing,
+                                        const Share& share, int lane) {
+    const int g = lane >> 2;
     const bool dense = at.unit < DENSE;
     const u16* rows[NB];
 #pragma unroll
@@ -300,21 +519,21 @@ __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __rest
         // a column without a row has any other's: nobody reads what comes of it
         const u32 row = row_of(routing, at.unit, min(8 * m + g, count - 1));
         rows[m] = (dense ? dense_inner + (row * DENSE + at.unit) * COLUMNS
-                         : inner + row * COLUMNS) + 8 * t;
+                         : inner + row * COLUMNS) + first_column(lane);
     }
-    float acc[2][NB][4] = {};
-    const float2 scale = multiply_item<NB>(acc, ring, rows, work, routing, share, lane);
+    const Totals<NB> total = multiply_item<NB, const u16*>(halves, ring, rows, work, routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
-        for (int parity = 0; parity < 2; ++parity) {
-            const int n = 8 * m + 2 * t + parity;
+        for (int i = 0; i < OWN; ++i) {
+            const int n = row_of_sum(m, i, lane);
             if (n >= count) continue;
             const u32 number = row_of(routing, at.unit, n);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = at.tile * TILE_ROWS + g + 8 * half, j = 2 * half + parity;
-                const float value = (acc[0][m][j] + acc[1][m][j]) * (half ? scale.y : scale.x);
+                const int row = at.tile * TILE_ROWS + g + 8 * half;
+                const float value = half ? total.of[m][i].y * total.scale.y
+                                         : total.of[m][i].x * total.scale.x;
                 if (row >= num_outputs) continue;
                 if (dense) dense_parts[(number * DENSE + at.unit) * num_outputs + row] = value;
                 else results[number * num_outputs + row] = to_bf16(value);
@@ -331,6 +550,7 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
                const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles,
                int num_outputs) {
     __shared__ Routing routing;
+    SHARED_HALVES;
     const int lane = threadIdx.x % WARP;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
@@ -340,26 +560,26 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     read_routing(routing, expert_ids, num_pairs, THREADS);
     Share share;
     find_dense(share, num_row_tiles);
-    find_experts(share, num_row_tiles, routing.num_hit);
+    find_experts(share, work, routing);
     int item = first_item();
     if (item >= share.num_items) return;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0};
     ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i)
         request_next(ring, work, routing, share, lane);
     wait_for_previous_kernel();
-    for (; item < share.num_items; item += WARPS) {
+    for (; item < share.num_items; item += TEAMS) {
         const Place at = place_of(share, item, num_row_tiles);
         const int count = num_rows(work, routing, at.unit);
 #if BLOCKS == 2
         if (count > 8)
-            do_item<2>(results, dense_parts, inner, dense_inner, at, count, num_outputs, ring,
-                       work, routing, share, lane);
+            do_item<2>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
+                       ring, work, routing, share, lane);
         else
 #endif
-            do_item<1>(results, dense_parts, inner, dense_inner, at, count, num_outputs, ring,
-                       work, routing, share, lane);
+            do_item<1>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
+                       ring, work, routing, share, lane);
     }
 }
 

@@ -9,11 +9,15 @@
 // last, too: a read from memory for every tile (test/unit/kernels/test_early_loads.py).
 //
 // Constants: COLUMN_TILES (of a row tile), STAGE_TILES (tiles of a stage, at most 7), STAGES (of a
-// ring, at least 2). Dynamic shared memory: RING_BYTES for each warp of a block.
+// ring, at least 2). ITEM_TILES: tiles of an item, if it has not all of a row tile's columns.
+// Dynamic shared memory: RING_BYTES for each warp of a block.
 
 #include "prefill_tile.cuh"
 
-#define ITEM_STAGES ((COLUMN_TILES + STAGE_TILES - 1) / STAGE_TILES)
+#ifndef ITEM_TILES
+#define ITEM_TILES COLUMN_TILES
+#endif
+#define ITEM_STAGES ((ITEM_TILES + STAGE_TILES - 1) / STAGE_TILES)
 // Places in a stage, in bytes: codes, scales, and in the last one of an item its two row scales.
 #define STAGE_SCALES (STAGE_TILES * TILE_CODE_VECTORS * 16)
 #define STAGE_ROW_SCALES (STAGE_SCALES + STAGE_TILES * TILE_SCALE_WORDS * 4)
@@ -30,7 +34,7 @@ __device__ __forceinline__ SharedAddress shared_address(const void* p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 
-// 16 bytes that are read once. Without a cache hint: the assembler of CUDA 13.1 to 13.3 leaves out
+// 16 bytes past the L1. Without a cache hint: the assembler of CUDA 13.1 to 13.3 leaves out
 // the createpolicy that only such copies use, and the device stops at the first of them.
 __device__ __forceinline__ void copy_weights(SharedAddress to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
@@ -54,7 +58,7 @@ __device__ __forceinline__ u32 read_word(SharedAddress from) {
     return x;
 }
 
-// Where a row tile's next stage starts, for this lane, and the scales of its rows.
+// Where an item's next stage starts, for this lane, and the scales of its rows.
 struct Source {
     const uint4* codes;
     const uint4* scales;
@@ -88,8 +92,8 @@ __device__ __forceinline__ Slots slots_of(int place, int lane) {
 __device__ __forceinline__ void request_stage(const Slots& slots, u32 slot, Source& from,
                                               int stage, int lane) {
     const SharedAddress to = slots.vectors + slot;
-    const int left = COLUMN_TILES - stage * STAGE_TILES;
-    const bool whole = COLUMN_TILES % STAGE_TILES == 0;
+    const int left = ITEM_TILES - stage * STAGE_TILES;
+    const bool whole = ITEM_TILES % STAGE_TILES == 0;
 #pragma unroll
     for (int i = 0; i < STAGE_TILES; ++i)
         if (whole || i < left)

@@ -35,13 +35,13 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
                                   row_tiles(intermediate_size, True)),
                   head_nvfp4.spec(hidden_size, count, shared_limit, hardware),
                   gemm_bf16.spec(hidden_size, count, True)]
-        if experts:
-            num_experts, num_chosen, expert_size = experts
+    if experts:
+        num_experts, num_chosen, expert_size = experts
+        parts = moe_nvfp4.dense_parts(intermediate_size, expert_size)
+        for count in moe_nvfp4.KINDS:
             sizes = (count, num_chosen, num_experts, hardware)
-            parts = moe_nvfp4.dense_parts(intermediate_size, expert_size)
             for dense in sorted({0, parts}):         # 0: beside a dense MLP in bf16
-                specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes, dense),
+                specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes, dense, shared_limit),
                           moe_nvfp4.down_spec(expert_size, *sizes, dense)]
-            specs += [
-                      moe_nvfp4.combine_spec(num_chosen)]
+        specs.append(moe_nvfp4.combine_spec(num_chosen))
     return list(dict.fromkeys(specs))

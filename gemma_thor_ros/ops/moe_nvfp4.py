@@ -24,10 +24,15 @@ from gemma_thor_ros.ops.shapes import check
 
 MAX_TOKENS = 16                          # of one pass
 MAX_PAIRS = 128                          # (token, expert) pairs of one pass
-_STAGE_TILES = 4                         # of a warp's ring in shared memory
-_STAGE_BYTES = _STAGE_TILES * 576 + 16   # codes and scales, and the scales of the rows
-_WARPS, _STAGES = 8, 3                   # of a block, of a ring: 54 KB, so that it fits anywhere
+_TILE_BYTES = 576                        # codes and scales
+_WARPS = 8                               # of a block
+_STAGE_TILES, _STAGES = 4, 3             # of a warp's ring: 54 KB a block, so it fits anywhere
 _RESIDENT = 2                            # blocks of a multiprocessor at once
+# Gate-up's rows in shared memory, by the most tokens, where a block may ask for so much.
+_STAGED: dict[int, dict[str, int]] = {
+    2: {'STAGED': 2}, 8: {'STAGED': 2, 'WARPS': 16, 'MIN_BLOCKS': 1},
+    MAX_TOKENS: {'STAGED': 1, 'WARPS': 16, 'MIN_BLOCKS': 1}}
+KINDS = tuple(_STAGED)                   # as many tokens as each kind of launch takes at most
 _RESERVED = 1024                         # bytes of shared memory that each block takes besides
 
 
@@ -107,12 +112,12 @@ def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragment
     for start in range(0, sizes['T'], MAX_TOKENS):
         rows = slice(start, min(start + MAX_TOKENS, sizes['T']))
         num_tokens = rows.stop - start
-        kernel = device.compiled(gate_up_spec(weight.columns, num_tokens, sizes['K'],
-                                              weight.num_experts, device.has_e2m1_conversion(),
-                                              parts))
+        kernel = device.compiled(gate_up_spec(
+            weight.columns, num_tokens, sizes['K'], weight.num_experts,
+            device.has_e2m1_conversion(), parts, device.info().shared_bytes_per_block))
         tiles = weight.num_row_tiles
         items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
-        _launch(kernel, items,
+        _launch(kernel, items, num_tokens,
                 (inner[rows], given.inner, x[rows], given.x, expert_ids[rows], *_arrays(weight),
                  *_arrays(given.weight), num_tokens * sizes['K'], tiles), stream)
 
@@ -142,7 +147,7 @@ def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragm
             device.has_e2m1_conversion(), parts))
         tiles = weight.num_row_tiles
         items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
-        _launch(kernel, items,
+        _launch(kernel, items, num_tokens,
                 (results[rows], given.parts, inner[rows], given.inner, expert_ids[rows],
                  *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles,
                  weight.num_outputs), stream)
@@ -163,19 +168,30 @@ def _arrays(weight: Nvfp4Fragments) -> tuple[Any, Any, Any]:
     return weight.codes, weight.scales, weight.row_scales
 
 
-def _launch(kernel: Any, items: int, args: tuple[Any, ...], stream: Any) -> None:
+def _launch(kernel: Any, items: int, num_tokens: int, args: tuple[Any, ...],
+            stream: Any) -> None:
     """As many blocks as the device holds at once share the items; no more blocks than items."""
     constants, info = dict(kernel.spec.defines), device.info()
-    num_bytes = shared_bytes(constants)
-    fitting = (info.shared_bytes_per_block + _RESERVED) // (num_bytes + _RESERVED + 2048)
+    num_bytes = dynamic_bytes(constants, num_tokens)
+    fitting = (info.shared_bytes_per_block + _RESERVED) // (
+        num_bytes + fixed_bytes(constants) + _RESERVED)
     resident = max(1, min(constants['MIN_BLOCKS'], fitting))
     device.launch(kernel, (min(items, info.num_multiprocessors * resident),),
                   constants['WARPS'] * 32, args, stream, num_bytes)
 
 
-def shared_bytes(constants: dict[str, int]) -> int:
-    """Dynamic shared memory of a block: its warps' rings."""
-    return constants['WARPS'] * constants['STAGES'] * _STAGE_BYTES
+def dynamic_bytes(constants: dict[str, int], num_tokens: int) -> int:
+    """Dynamic shared memory of a block: its warps' rings, and staged rows of activations."""
+    stage = constants['STAGE_TILES'] * _TILE_BYTES + 16          # with two scales of rows
+    rings = constants['WARPS'] * constants['STAGES'] * stage
+    rows = constants['STAGED'] * num_tokens * (2 * constants['COLUMNS'] + 64)
+    return rings + rows + 128 * bool(rows)
+
+
+def fixed_bytes(constants: dict[str, int]) -> int:
+    """At least its other shared memory: the routing, and what pairs of warps exchange."""
+    halves = 512 * constants['WARPS'] * constants['BLOCKS'] * (constants['SPLIT'] - 1)
+    return 1024 + 12 * constants['NUM_EXPERTS'] + halves
 
 
 def _most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> int:
@@ -185,31 +201,40 @@ def _most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> i
 
 
 def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int,
-                 hardware: bool, dense: int = 0, **override: int) -> KernelSpec:
+                 hardware: bool, dense: int = 0, shared_limit: int = 0,
+                 **override: int) -> KernelSpec:
     """What is compiled for gate-up; dense: parts of the dense MLP that the launch does too.
 
-    A row's sums run over the columns in their order, whatever is chosen here.
+    shared_limit: bytes that a block may ask for. A row's sums run over the columns of each half in
+    their order, whatever else is chosen here.
     """
-    return _spec('moe_nvfp4_gate_up', 0, columns, num_tokens, num_chosen, num_experts, hardware,
-                 dense, override)
+    split = 2 if columns % (2 * TILE_COLUMNS) == 0 else 1
+    constants = {**_constants(0, columns, num_tokens, num_chosen, num_experts, hardware, dense),
+                 'SPLIT': split, 'FETCH_DENSE': int(dense > 0), 'WIDE': 5, 'NARROW': 4}
+    most = next(most for most in _STAGED if num_tokens <= most)
+    staged = {**constants, **_STAGED[most]}
+    needed = dynamic_bytes(staged, most) + fixed_bytes(staged)
+    if columns % TILE_COLUMNS == 0 and needed <= shared_limit:
+        constants = staged
+    return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **{**constants, **override})
 
 
 def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, hardware: bool,
               dense: int = 0, **override: int) -> KernelSpec:
     """What is compiled for down; dense as in gate_up_spec."""
-    return _spec('moe_nvfp4_down', 1, columns, num_tokens, num_chosen, num_experts, hardware,
-                 dense, override)
+    constants = _constants(1, columns, num_tokens, num_chosen, num_experts, hardware, dense)
+    return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **{**constants, **override})
 
 
-def _spec(entry: str, number: int, columns: int, num_tokens: int, num_chosen: int,
-          num_experts: int, hardware: bool, dense: int, override: dict[str, int]) -> KernelSpec:
+def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_experts: int,
+               hardware: bool, dense: int) -> dict[str, int]:
     blocks = blocks_of(num_tokens)
-    constants = {
-        'ENTRY': number, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
+    return {
+        'ENTRY': entry, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
         'WARPS': _WARPS, 'MIN_BLOCKS': _RESIDENT, 'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES,
-        'ACTIVATIONS': 4 if blocks == 1 else 2, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
-        'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense, **override}
-    return KernelSpec.of('moe_nvfp4', entry, **constants)
+        'SPLIT': 1, 'STAGED': 0, 'ACTIVATIONS': 4 if blocks == 1 else 2, 'WIDE_ACTIVATIONS': 1,
+        'WIDE': 1, 'NARROW': 1, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
+        'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense}
 
 
 def combine_spec(num_chosen: int) -> KernelSpec:

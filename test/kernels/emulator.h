@@ -71,7 +71,8 @@ static Warp warps[max_threads / 32];
 static Barrier block;
 static int count_votes[2];
 static int num_live, current;
-static bool at_barrier[max_threads];     // in __syncthreads, since which generation of it
+static Barrier pairs[17];                // of two warps, by name
+static const Barrier* held_by[max_threads];      // which a thread waits for, since which generation
 static u32 since[max_threads];
 static bool finished[max_threads];
 
@@ -126,8 +127,10 @@ static void run_block(int num_threads) {
     block = Barrier();
     num_live = num_threads;
     for (Warp& warp : warps) warp.barrier = Barrier(), warp.live = 0;
+    for (Barrier& pair : pairs) pair = Barrier();
     for (int t = 0; t < num_threads; ++t) {
-        finished[t] = at_barrier[t] = false;
+        finished[t] = false;
+        held_by[t] = nullptr;
         copies[t].clear();
         groups[t] = 0;
         ++warps[t / 32].live;
@@ -147,7 +150,7 @@ static void run_block(int num_threads) {
             while (ran) {
                 ran = false;
                 for (int t = first; t < min(first + 32, num_threads); ++t) {
-                    if (finished[t] || (at_barrier[t] && since[t] == block.generation)) continue;
+                    if (finished[t] || (held_by[t] && since[t] == held_by[t]->generation)) continue;
                     ran = true;
                     current = t;
                     threadIdx = {(u32)t, 0, 0};
@@ -194,12 +197,22 @@ static void run_grid(void (*body)(), const u32* grid, const u32* threads) {
 
 // ---- CUDA's functions ------------------------------------------------------------------------
 
-inline void __syncthreads() {
-    emulator::at_barrier[threadIdx.x] = true;
-    emulator::since[threadIdx.x] = emulator::block.generation;
-    emulator::arrive(emulator::block, emulator::num_live);
-    emulator::at_barrier[threadIdx.x] = false;
+inline void hold(emulator::Barrier& barrier, const int& expected) {
+    const u32 thread = threadIdx.x;
+    emulator::held_by[thread] = &barrier;
+    emulator::since[thread] = barrier.generation;
+    emulator::arrive(barrier, expected);
+    emulator::held_by[thread] = nullptr;
 }
+
+inline void __syncthreads() { hold(emulator::block, emulator::num_live); }
+
+inline void pair_barrier(int pair) {
+    const int two_warps = 64;
+    hold(emulator::pairs[pair], two_warps);
+}
+
+inline void fetch_line(const void*) {}
 
 inline void __syncwarp() {
     emulator::arrive(emulator::my_warp().barrier, emulator::my_warp().live);

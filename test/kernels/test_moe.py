@@ -3,6 +3,7 @@
 """The experts against float64 on the same operands, in any company of rows."""
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,14 @@ import pytest
 from machine import Machine
 
 from gemma_thor_ros.ops import compile as compiler
-from gemma_thor_ros.ops import fragment_order, moe_nvfp4
+from gemma_thor_ros.ops import device, fragment_order, moe_nvfp4
 
 from . import cases
 
 SERVED = cases.EXPERTS
 SMALL = (72, 80, 96)                     # E, I, H: none of them a multiple of a warp or a tile
-JOINED = (24, 64, 96)                    # I as the dense MLP's parts need it
-LONG = (8, 320, 336)                     # several stages of a ring, the last ones short
+JOINED = (24, 64, 128)                   # I as the dense MLP's parts need it, H in halves
+LONG = (8, 320, 640)                     # several stages of a ring, the last ones short
 NORMAL = (0x20, 0x50)
 
 
@@ -47,6 +48,14 @@ class Layer:
         moe_nvfp4.moe_nvfp4_combine(out, results, ids, weights, stream)
         stream.synchronize()
         return inner, results, out
+
+
+@pytest.fixture
+def large_blocks(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulated device whose blocks may ask for as much shared memory as on Hopper."""
+    if machine.small:
+        info = dataclasses.replace(device.info(), shared_bytes_per_block=232448)
+        monkeypatch.setattr(device, 'info', lambda: info)
 
 
 @pytest.fixture(scope='module')
@@ -91,16 +100,18 @@ def check_experts(cp: Any, stream: Any, layer: Layer, num_tokens: int, distinct:
 
 
 def test_a_row_has_the_same_bits_alone(cp: Any, stream: Any, layer: Layer) -> None:
-    check_rows_alone(cp, stream, layer)
+    check_rows_alone(cp, stream, layer, (8, 24))     # more than 8 rows an expert, and few
 
 
-def test_a_small_row_has_the_same_bits_alone(small: tuple[Any, Any]) -> None:
-    check_rows_alone(*small, Layer(*small, SMALL))
+@pytest.mark.parametrize(('sizes', 'distinct'), [(SMALL, 24), (JOINED, 11)])
+def test_a_small_row_has_the_same_bits_alone(small: tuple[Any, Any], large_blocks: None,
+                                             sizes: tuple[int, int, int], distinct: int) -> None:
+    check_rows_alone(*small, Layer(*small, sizes), (distinct,))
 
 
-def check_rows_alone(cp: Any, stream: Any, layer: Layer) -> None:
+def check_rows_alone(cp: Any, stream: Any, layer: Layer, experts: tuple[int, ...]) -> None:
     num_experts, _, hidden = layer.sizes
-    for distinct in (8, 24):             # more than 8 rows an expert, and few
+    for distinct in experts:
         ids, weights = cases.routing(cp, 16, num_experts, cases.CHOSEN, distinct, distinct)
         x = cases.random_rows(cp, (16, hidden), 5)
         together = layer.run(cp, stream, x, ids, weights)
@@ -111,21 +122,25 @@ def check_rows_alone(cp: Any, stream: Any, layer: Layer) -> None:
                 assert bool((a[one] == b).all()), (distinct, row)
 
 
-def test_a_wait_that_is_one_stage_short_shows(small: tuple[Any, Any], machine: Machine,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(('right', 'wrong'), [
+    ('wait_for_copies<STAGES - 2>', 'wait_for_copies<STAGES - 1>'),
+    ('    pair_barrier(warp / 2);', ''), ('    commit_copies();\n    const', '    const')],
+    ids=['one stage short', 'no barrier of pairs', 'staged rows not waited for'])
+def test_a_missing_wait_shows(small: tuple[Any, Any], machine: Machine, right: str, wrong: str,
+                              monkeypatch: pytest.MonkeyPatch) -> None:
     if not machine.small:
         pytest.skip('a device may be fast enough to get away with it')
     cp, stream = small
-    layer = Layer(cp, stream, SMALL)
-    ids, weights = cases.routing(cp, 3, SMALL[0], cases.CHOSEN, 9, 3)
-    x = cases.random_rows(cp, (3, SMALL[2]), 4)
-    right, _, _ = layer.run(cp, stream, x, ids, weights)
-    original, enough = compiler.kernel_source, 'wait_for_copies<STAGES - 2>'
-    assert enough in original('moe_nvfp4')
-    monkeypatch.setattr(compiler, 'kernel_source', lambda name: original(name).replace(
-        enough, 'wait_for_copies<STAGES - 1>'))
-    wrong, _, _ = layer.run(cp, stream, x, ids, weights)
-    assert bool((right != wrong).any())
+    layer = Layer(cp, stream, JOINED)
+    ids, weights = cases.routing(cp, 2, JOINED[0], cases.CHOSEN, 9, 3)
+    x = cases.random_rows(cp, (2, JOINED[2]), 4)
+    expected, _, _ = layer.run(cp, stream, x, ids, weights)
+    original = compiler.kernel_source
+    assert original('moe_nvfp4').count(right) == 1
+    monkeypatch.setattr(compiler, 'kernel_source',
+                        lambda name: original(name).replace(right, wrong))
+    got, _, _ = layer.run(cp, stream, x, ids, weights)
+    assert bool((expected != got).any())
 
 
 class DenseMlp:
@@ -164,8 +179,8 @@ def test_experts_with_the_dense_mlp(cp: Any, stream: Any, layer: Layer, num_toke
 
 
 @pytest.mark.parametrize(('num_tokens', 'distinct'), [(1, 8), (7, 20), (9, 8)])
-def test_small_experts_with_the_dense_mlp(small: tuple[Any, Any], num_tokens: int,
-                                          distinct: int) -> None:
+def test_small_experts_with_the_dense_mlp(small: tuple[Any, Any], large_blocks: None,
+                                          num_tokens: int, distinct: int) -> None:
     check_joined(*small, Layer(*small, JOINED), num_tokens, distinct)
 
 
