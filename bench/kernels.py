@@ -54,10 +54,6 @@ SHAPES = {
 DRAFT = {'draft q': (4096, 2816), 'draft gate-up': (11264, 2816), 'draft down': (2816, 5632)}
 ROW_VARIANTS: list[dict[str, int]] = [{'ROW_TILES': 2, 'MIN_BLOCKS': 2}]
 VERIFY_VARIANTS: list[dict[str, int]] = [{'ROW_TILES': 2, 'MIN_BLOCKS': 1}]
-EXPERT_VARIANTS: tuple[dict[str, int], ...] = (
-    {}, {'MIN_BLOCKS': 3}, {'MIN_BLOCKS': 3, 'STAGES': 2}, {'STAGES': 4, 'WARPS': 12,
-                                                            'MIN_BLOCKS': 1},
-    {'WARPS': 16, 'MIN_BLOCKS': 1}, {'ACTIVATIONS': 1})
 PROMPTS = (64, 512, 4096)                # rows of a prefill step
 BF16_TFLOPS = 790.0                      # an H200's matrix rate, measured with wgmma
 # window, query heads, kv heads, head dim of 26B-A4B
@@ -301,22 +297,18 @@ def experts(bench: Bench) -> None:
         first = moe_nvfp4.DenseGateUp(wide, x, dense_gate_up)
         second = moe_nvfp4.DenseDown(cases.poisoned(cp, (rows, 3, hidden), 'f32'), wide,
                                      dense_down)
-        ways: list[tuple[bool, dict[str, int]]] = [(False, {})]
-        ways += [(True, variant) for variant in (EXPERT_VARIANTS if rows in (1, 16) else ({},))]
-        for dense, variant in ways:
-            with constants(moe_nvfp4, 'gate_up_spec', **variant):
-                bench.measure('moe_gate_up', 2 * (weight_bytes + dense * dense_bytes),
-                              lambda i, x=x, inner=inner, routes=routes, first=first, dense=dense:
-                              moe_nvfp4.moe_nvfp4_gate_up(inner, x, routes[i % 16][0], gate_up,
-                                                          stream, first if dense else None), 96,
-                              **context, dense=dense, **variant)
-            with constants(moe_nvfp4, 'down_spec', **variant):
-                bench.measure('moe_down', weight_bytes + dense * dense_bytes,
-                              lambda i, inner=inner, results=results, routes=routes, second=second,
-                              dense=dense:
-                              moe_nvfp4.moe_nvfp4_down(results, inner, routes[i % 16][0], down,
-                                                       stream, second if dense else None), 96,
-                              **context, dense=dense, **variant)
+        for dense in (False, True):      # their constants: bench/expert_kernels.py
+            bench.measure('moe_gate_up', 2 * (weight_bytes + dense * dense_bytes),
+                          lambda i, x=x, inner=inner, routes=routes, first=first, dense=dense:
+                          moe_nvfp4.moe_nvfp4_gate_up(inner, x, routes[i % 16][0], gate_up,
+                                                      stream, first if dense else None), 96,
+                          **context, dense=dense)
+            bench.measure('moe_down', weight_bytes + dense * dense_bytes,
+                          lambda i, inner=inner, results=results, routes=routes, second=second,
+                          dense=dense:
+                          moe_nvfp4.moe_nvfp4_down(results, inner, routes[i % 16][0], down,
+                                                   stream, second if dense else None), 96,
+                          **context, dense=dense)
         bench.measure('moe_combine', pairs * hidden * 2 + rows * hidden * 4,
                       lambda i, out=out, results=results, routes=routes:
                       moe_nvfp4.moe_nvfp4_combine(out, results, *routes[i % 16], stream), 96,
@@ -412,12 +404,13 @@ def compile_all() -> None:
 
 
 def compile_experts() -> None:
-    """The same for the ways to run the experts."""
-    hardware = device.has_e2m1_conversion()
-    compile_together([moe_nvfp4.combine_spec(cases.CHOSEN)] + [
-        make(columns, rows, cases.CHOSEN, cases.EXPERTS[0], hardware, dense, **variant)
-        for rows in (1, 16) for dense in (0, 3) for variant in EXPERT_VARIANTS
-        for make, columns in ((moe_nvfp4.gate_up_spec, 2816), (moe_nvfp4.down_spec, 704))])
+    """The same for the experts."""
+    hardware, shared = device.has_e2m1_conversion(), device.info().shared_bytes_per_block
+    sizes = [(rows, cases.CHOSEN, cases.EXPERTS[0], hardware, dense)
+             for rows in moe_nvfp4.KINDS for dense in (0, 3)]
+    compile_together([moe_nvfp4.combine_spec(cases.CHOSEN)]
+                     + [moe_nvfp4.gate_up_spec(2816, *size, shared) for size in sizes]
+                     + [moe_nvfp4.down_spec(704, *size) for size in sizes])
 
 
 def compile_together(specs: Sequence[compiler.KernelSpec]) -> None:
