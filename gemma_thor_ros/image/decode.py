@@ -28,6 +28,10 @@ FORMATS = ('PNG', 'JPEG', 'WEBP')
 # Modes with 8 bits a channel; what else Pillow reads (16-bit grey, float) has no agreed range.
 _MODES = ('1', 'L', 'LA', 'La', 'P', 'PA', 'RGB', 'RGBA', 'RGBa', 'RGBX', 'CMYK', 'YCbCr')
 _PNG_DEPTH = 24                          # the header's byte that has the bits of a channel
+# Passes over a JPEG's pixels; encoders write about ten, and each costs time but hardly any bytes.
+MAX_SCANS = 100
+_JPEG = b'\xff\xd8'
+_SCAN = b'\xff\xda'                      # the marker of one, which no compressed data contain
 # What Pillow raises for damaged files.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError,
            struct.error, zlib.error)
@@ -83,6 +87,9 @@ def decode_image(data: bytes, limits: ImageLimits, where: str) -> Pixels:
             if image.format == 'PNG' and data[_PNG_DEPTH] > 8:     # Pillow would cut it to 8
                 raise _invalid(f'{where} has {data[_PNG_DEPTH]} bits a channel: 8 are taken',
                                where)
+            if data.startswith(_JPEG) and data.count(_SCAN) > MAX_SCANS:
+                raise _invalid(f'{where} is a JPEG file of {data.count(_SCAN):,} scans, at most '
+                               f'{MAX_SCANS} are taken', where)
             turned = ImageOps.exif_transpose(image)
             turned.info.pop('transparency', None)        # it is dropped; Pillow warns of some
             return np.array(turned.convert('RGB'), np.uint8)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gemma_thor_ros.image.decode import ImageLimits, decode_image, read_data_url
+from gemma_thor_ros.image.decode import MAX_SCANS, ImageLimits, decode_image, read_data_url
 from gemma_thor_ros.schema import ErrorCode, RequestError
 
 LIMITS = ImageLimits(max_bytes=4000, max_pixels=2000, max_ratio=8.0)
@@ -98,6 +98,20 @@ def test_what_is_refused(data: bytes, words: str) -> None:
         decode_image(data, LIMITS, WHERE)
     assert caught.value.code is ErrorCode.INVALID_REQUEST and caught.value.param == WHERE
     assert caught.value.message.startswith(WHERE) and words in caught.value.message
+
+
+def test_a_jpeg_of_many_scans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a pass over all pixels for a few bytes: 300 kB of them took 43 s."""
+    good = encoded(kind='JPEG', progressive=True)
+    scans = [at for at in range(len(good)) if good[at:at + 2] == b'\xff\xda']
+    assert 5 < len(scans) < 20
+    again = good[scans[5]:scans[6]]
+    most = good[:scans[6]] + again * (MAX_SCANS - len(scans)) + good[scans[6]:]
+    limits = ImageLimits(max_bytes=1 << 20, max_pixels=2000, max_ratio=8.0)
+    assert decode_image(most, limits, WHERE).shape == (20, 30, 3)
+    monkeypatch.setattr('PIL.ImageFile.ImageFile.load', lambda *_: pytest.fail('decoded'))
+    with pytest.raises(RequestError, match='a JPEG file of 101 scans, at most 100 are taken'):
+        decode_image(most[:scans[6]] + again + most[scans[6]:], limits, WHERE)
 
 
 def test_a_header_above_the_limits_is_refused_undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
