@@ -29,6 +29,7 @@ from demo_model.dialogue_phrases import (
 )
 from demo_model.episode import Episode
 from demo_model.filling import clause, fill
+from demo_model.held_apart import apart
 from demo_model.made_up import made_up_kind
 from demo_model.motion_phrases import DRIVE, DRIVE_VERBS, FORWARD_WORDS
 from demo_model.phrasing import TrainDraws, expand, pick, roughen
@@ -39,15 +40,19 @@ from demo_model.terse import takes_notes, terse
 from demo_model.tools import Tool, demo_tools
 from demo_model.toolsets import HARD, KINDS, TRAIN_KINDS, alike, other_tool
 from demo_model.widening import correction, join, negation
+from demo_model.wordings_sixth import LOOSE_WISHES
 
 Json = dict[str, Any]
 _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
 _MADE_JOIN_SHARE = 0.3                   # of pairs of commands: joins that are put together
 _AMENDED_SHARE = 0.35                    # of corrections of motions: a part of the command, not all of it
+_LOOSE_SHARE = 0.12                      # of wishes that no tool fits: what nobody asks a robot's tools for
 _ING_SHARE = 0.05                        # of pairs of commands: 'after turning left 2 m ahead'
 _TERSE_SHARE = 0.2                       # of sentences with several commands: notes without verbs
 _MOTION_WISH_SHARE = 0.12                # of wishes that no tool fits: plain motions where none is there
 _MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a tool that is made up
+_LOOSE = apart(LOOSE_WISHES, smalltalk.QUESTIONS[1])
+_TOPICS = {'search', 'translate', 'music', 'book', 'news', 'game', 'joke', 'dance', 'weather', 'note', 'status', 'order', 'shopping', 'tag'}
 # {a} in its -ing form, {b} as it is; the second tuple has {b} so.
 _AFTER_ING = ('after {a} {b}', 'after {a}, {b}', 'after {a} please {b}', '{b} after {a}', '{b}, but only after {a}', 'once you are done {a}, {b}', 'when you have finished {a}, {b}', 'having finished {a}, {b}', 'start by {a}, then {b}', 'begin with {a} and then {b}', 'first you should be {a}, then {b}', 'when you are done {a} {b}', 'finish {a}, then {b}', 'after you are done {a}, {b}', 'upon {a} {b}')
 _BEFORE_ING = ('before {b} {a}', 'before {b}, {a}', '{a} before {b}', '{a} prior to {b}', '{a} and finish by {b}', '{a}, then carry on by {b}', '{a} and end with {b}', 'prior to {b}, {a}', '{a} and then start {b}', '{a}, followed by {b}', '{a} first, before {b}')
@@ -260,6 +265,13 @@ def no_tool_episode(tools: list[Tool], rng: random.Random, held: bool) -> Episod
                 thought='No tool fits.',
                 category='no tool',
             )
+    if isinstance(rng, TrainDraws) and tools and rng.random() < _LOOSE_SHARE and not present & _TOPICS:
+        return Episode(
+            roughen(fill(pick(rng, _LOOSE), rng, {}), rng),
+            reply=smalltalk.NO_TOOL,
+            thought='No tool fits.',
+            category='no tool',
+        )
     kinds = TRAIN_KINDS if isinstance(rng, TrainDraws) else KINDS
     others = [kind for kind in kinds if kind.key not in present]
     if isinstance(rng, TrainDraws) and rng.random() < _MADE_UP_SHARE:
@@ -388,7 +400,12 @@ def draw_episodes(
             return [call_episode(tools, rng, held, 1) if tools else no_tool_episode([], rng, held)]
         return [first] + ([second] if second else [])
     if draw < 0.88:
+        present = {tool.intent for tool in tools}
         user, reply = smalltalk.chat(rng, held)
+        while (reply == smalltalk.STOP and present & {'halt', 'brakes'}) or (
+            reply == smalltalk.FINE and present & {'status', 'visit'}
+        ):
+            user, reply = smalltalk.chat(rng, held)
         return [
             Episode(
                 roughen(user, rng), reply=reply, thought='This is small talk.', category='chat'

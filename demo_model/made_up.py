@@ -34,6 +34,14 @@ _PARTS = ('{na} {a}', '{na} {a}', '{na} {a}', '{a} {na}', 'a {na} of {a}', '{na}
 _JOINTS = (' and ', ' and ', ', ', ', ', ' with ', '; ', ', and ', ' / ', ' plus ', ' but ')
 
 
+_FLAG_SHARE = 0.14                       # of made-up tools with one argument
+_SWITCH_TEXTS = ('{T} on or off.', 'Turn the {t} on or off.', 'Switch the {t}.', 'Enable or disable the {t}.', 'Control whether the {t} is on.', 'Start or stop the {t}.')
+_SWITCH_ON = ('turn the {t} on; turn on the {t}; switch the {t} on; switch on the {t}; {t} on; {t} on please; enable the {t}; activate the {t}; start the {t}; I want the {t} on; the {t} should be on; put the {t} on; make the {t} run; use the {t} from now on; enable {t}; '
+              'we need the {t}; bring the {t} up; with {t} please; the {t} has to be active; engage the {t}; on with the {t}; let the {t} run; {t} enabled; go on with the {t} on')
+_SWITCH_OFF = ('turn the {t} off; turn off the {t}; switch the {t} off; switch off the {t}; {t} off; {t} off please; disable the {t}; deactivate the {t}; stop the {t}; I want the {t} off; the {t} should be off; shut the {t} down; no more {t}; do without the {t} from now on; disable {t}; '
+               'we do not need the {t}; end the {t}; without {t} please; the {t} must not be active; disengage the {t}; off with the {t}; do not use the {t}; {t} disabled; kill the {t}')
+
+
 def _phrase(rng: random.Random) -> str:
     """A noun of one open word, sometimes two."""
     word = random_word(rng)
@@ -54,6 +62,8 @@ def made_up_kind(rng: random.Random) -> Intent:
     count = rng.choices((0, 1, 2, 3), (10, 45, 35, 10))[0]
     nouns = [_phrase(rng) for _ in range(count)]
     same = count == 1 and rng.random() < 0.65
+    if same and rng.random() < _FLAG_SHARE:
+        return _switch(theme, verb, rng)
     if same:
         nouns = [theme]
     params = tuple(_param(noun, key, rng) for noun, key in zip(nouns, 'abc', strict=False))
@@ -75,6 +85,30 @@ def made_up_kind(rng: random.Random) -> Intent:
         'used the {t}',
         (),
         words=tuple(words.items()),
+    )
+
+
+def _switch(theme: str, verb: str, rng: random.Random) -> Intent:
+    """A made-up thing that is on or off: its argument is true or false."""
+    said = (_SWITCH_ON.replace('{t}', theme), _SWITCH_OFF.replace('{t}', theme))
+    flag = Param(
+        'a',
+        'idiom',
+        ('enabled', 'on', 'active', 'state', 'value', f'{theme} on'),
+        (f'Whether the {theme} is on', f'true turns the {theme} on', 'true is on, false is off', f'{theme.capitalize()} on or off'),
+        f'Should the {theme} be on or off?',
+        (f'true: {said[0]}', f'false: {said[1]}'),
+    )
+    return Intent(
+        KEY + theme,
+        (_filled(pick(rng, _TOOL_NAMES), theme, verb),),
+        (_filled(pick(rng, _SWITCH_TEXTS), theme, verb),),
+        (flag,),
+        ('{a}',),
+        'use the {t}',
+        'used the {t}',
+        (),
+        words=(('t', theme), ('v', verb), ('na', theme)),
     )
 
 

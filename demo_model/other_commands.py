@@ -108,6 +108,45 @@ def _open_value(kind: str, rng: random.Random) -> tuple[str, Any]:
     return text, re.sub(r'^the ', '', text)
 
 
+def _clock(rng: random.Random) -> tuple[str, str]:
+    """A time of day in digits, copied as it is said."""
+    while True:
+        hour, minute = rng.randint(0, 23), rng.choice((0, 15, 30, 45, rng.randint(0, 59)))
+        text = f'{hour:02d}:{minute:02d}'
+        if rng.random() < 0.2:
+            text = f'{rng.randint(1, 12)}:{minute:02d}'
+        if rng.random() < 0.12:
+            text = f'{rng.randint(1, 12)} {pick(rng, ["am", "pm"])}'
+        if not is_held(text):
+            return text, text
+
+
+_ORDINALS = ('first', 'second', 'third', 'fourth', 'fifth', 'sixth', 'seventh', 'eighth', 'ninth', 'tenth', 'eleventh', 'twelfth')
+
+
+def _ordinal(noun: str, rng: random.Random) -> tuple[str, int]:
+    """'the second drawer', 'drawer 2'."""
+    value = rng.randint(1, 12)
+    while is_held(str(value)):
+        value = rng.randint(1, 12)
+    ending = {1: 'st', 2: 'nd', 3: 'rd'}.get(value, 'th')
+    return pick(rng, [
+        f'the {_ORDINALS[value - 1]} {noun}', f'the {_ORDINALS[value - 1]} {noun}', f'{_ORDINALS[value - 1]} {noun}', f'the {value}{ending} {noun}',
+        f'{noun} {value}', f'{noun} {value}', f'{noun} number {value}', f'{noun} {spell(value, rng)}',
+    ]), value
+
+
+def _repeats(rng: random.Random) -> tuple[str, int]:
+    """'twice', 'three times'."""
+    value = rng.choice((1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20))
+    while is_held(str(value)):
+        value = rng.randint(1, 9)
+    if value < 3 and rng.random() < 0.7:
+        return pick(rng, [['once', 'just once', 'one time', 'a single time'], ['twice', 'twice', 'two times', 'a couple of times']][value - 1]), value
+    number = spell(value, rng) if rng.random() < 0.5 else str(value)
+    return pick(rng, [f'{number} times' if value > 1 else f'{number} time', f'{value}x' if rng.random() < 0.3 else f'{number} times' if value > 1 else 'once']), value
+
+
 def _value(tool: Tool, param: Param, rng: random.Random, held: bool) -> tuple[str, Any]:
     """Words and value for one argument of another tool."""
     kind = param.kind
@@ -122,6 +161,12 @@ def _value(tool: Tool, param: Param, rng: random.Random, held: bool) -> tuple[st
     if kind == 'choice':
         text = pick(rng, tool.choices[param.key])
         return text, text
+    if kind == 'clock':
+        return _clock(rng)
+    if kind == 'repeats':
+        return _repeats(rng)
+    if kind == 'ordinal':
+        return _ordinal(param.choices[0], rng)
     if kind == 'idiom':
         state, _, sentences = pick(rng, param.choices).partition(': ')
         return fill(pick(rng, sentences.split('; ')), rng, {}), state

@@ -221,7 +221,7 @@ def random_word(rng: random.Random) -> str:
             word = ''.join(pick(rng, _SYLLABLES) for _ in range(rng.randint(1, 3)))
         else:
             word = ''.join(pick(rng, list(_LETTERS)) for _ in range(rng.randint(3, 7)))
-        if is_held_name(word) == held:
+        if is_held_name(word) == held and (held or word not in _HELD):
             return word
 
 

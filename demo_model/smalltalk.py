@@ -15,6 +15,7 @@ from demo_model.wordings_sixth import FEATS
 
 NO_TOOL = 'Sorry, I have no tool for that.'
 GREETING = 'Hello! What can I do for you?'
+FINE = 'I am fine, thank you.'
 UNIT_UNKNOWN = "I don't know that unit. I can use {units}."
 SIDEWAYS = "I can't drive sideways. I can drive forward or backward, or turn."
 STOP = "I can't stop a motion from here. Please use the stop button or cancel."
@@ -38,7 +39,7 @@ CHAT: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
      ('explain who you are', 'what sort of machine are you', 'what should I call you'), 'I am a small language model that runs on this robot.'),
     (('how are you', 'how are you doing', 'how do you feel', 'are you ok', 'are you all right', 'how is your day', "how's it going", 'are you happy', 'is everything fine', 'are you well',
       'do you feel good', 'how are you today', 'how was your day'),
-     ('how are things', 'are you feeling fine'), 'I am fine, thank you.'),
+     ('how are things', 'are you feeling fine'), FINE),
     (('ok', 'okay', 'fine', 'alright', 'I see', 'good', 'right', 'sure', 'no problem', 'never mind', 'forget it', 'nothing', 'no', 'yes', 'understood', 'got it', 'aha', 'that is all', 'that will be all',
       'forget about it', 'leave it', 'let it be', 'do nothing', 'good to know', 'as you like', 'all good', 'fine by me', 'if you say so', 'that is enough', 'enough', 'done', 'we are done', 'whatever', 'no thank you', 'nope', 'yep', 'yeah', 'roger', 'agreed', 'just testing', 'maybe later', 'not now', 'no thanks', 'it is nothing'),
      ('do not bother', 'that was it'), 'Okay.'),

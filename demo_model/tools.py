@@ -82,7 +82,7 @@ class Tool:
     intent: str
     declaration: Json
     names: dict[str, str] = field(default_factory=dict)  # parameter key -> argument name
-    values: dict[str, dict[str, str]] = field(default_factory=dict)  # parameter key -> value map
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)  # parameter key -> value map
     kind: Intent | None = None  # for tools of other kinds
     units: dict[str, str] = field(default_factory=dict)  # parameter key -> the unit it is told in
     negated: frozenset[str] = frozenset()  # signed parameters whose plus is backward or right

@@ -15,6 +15,7 @@ from demo_model.held_apart import apart
 from demo_model.intents import INTENTS, Intent, Param
 from demo_model.intents_further import FURTHER_INTENTS
 from demo_model.intents_more import MORE_INTENTS
+from demo_model.intents_wider import WIDER_INTENTS
 from demo_model.made_up import made_up_kind
 from demo_model.phrasing import TrainDraws, identifier, open_words, pick, random_word
 from demo_model.tools import (
@@ -43,7 +44,7 @@ KINDS: tuple[Intent, ...] = tuple(
     replace(kind, commands=(*kind.commands, *apart(_WORDINGS.get(kind.key, ()), kind.held)))
     for kind in (*INTENTS, *MORE_INTENTS)
 )
-TRAIN_KINDS: tuple[Intent, ...] = (*KINDS, *FURTHER_INTENTS)
+TRAIN_KINDS: tuple[Intent, ...] = (*KINDS, *FURTHER_INTENTS, *WIDER_INTENTS)
 _TYPES = {
     'decimal': 'number',
     'integer': 'integer',
@@ -52,6 +53,8 @@ _TYPES = {
     'seconds': 'number',
     'angle': 'number',
     'signed': 'number',
+    'repeats': 'integer',
+    'ordinal': 'integer',
     'signed length': 'number',
     'signed angle': 'number',
 }
@@ -73,7 +76,7 @@ _OPEN_SHARE = 0.35
 # Kinds whose arguments change places, or whose words are rare.
 HARD = ('circle', 'head', 'xy', 'shift', 'deliver', 'guide', 'note', 'load')
 _HARD_SHARE = 0.35                       # of training's sets of other tools that have one of these
-_FURTHER_SHARE = 0.6                     # of training's sets: may have the kinds of intents_further.py
+_FURTHER_SHARE = 0.45                    # of training's sets: may have the kinds of intents_further.py and intents_wider.py
 _MADE_UP_SHARE = 0.3                     # of training's sets of other tools
 
 
@@ -125,7 +128,40 @@ _FURTHER_ALIKE: dict[str, set[str]] = {
     'laundry': {'clean', 'bin'},
     'bin': {'clean'},
     'posture': {'pose'},
-    'alarm': {'timer'},
+    'alarm': {'timer', 'wake'},
+    'safety': {'mode'},
+    'autopilot': {'mode'},
+    'louder': {'volume', 'mute', 'say'},
+    'brighter': {'beam', 'headlamp', 'roomlight', 'light'},
+    'warmer': {'heat', 'oven', 'weather', 'temperature', 'roomtemp'},
+    'pace': {'speed', 'mode', 'halt', 'shift'},
+    'player': {'music', 'book', 'tv', 'louder'},
+    'phone': {'ring', 'message'},
+    'jog': {'lift', 'fork', 'hook', 'bed', 'halt', 'look'},
+    'wide': {'zoom'},
+    'halt': {'brakes', 'wait', 'rest', 'camera'},
+    'status': {'diagnose', 'visit', 'battery'},
+    'sound': {'beep', 'music'},
+    'blink': {'light'},
+    'slot': {'deliver', 'handover', 'grasp', 'place'},
+    'wake': {'timer'},
+    'departure': {'goto', 'patrol', 'calendar'},
+    'hand': {'xy', 'pose', 'arm'},
+    'rgb': {'light'},
+    'tour': {'xy'},
+    'log': {'note', 'logging'},
+    'label': {'tag'},
+    'detect': {'find', 'count', 'lookat', 'search', 'stock'},
+    'place': {'deliver', 'grasp', 'handover', 'serve', 'pallet', 'order', 'claw'},
+    'lookat': {'look', 'head', 'find', 'photo', 'tracking'},
+    'roomtemp': {'temperature', 'heat', 'weather'},
+    'escortat': {'follow', 'guide', 'dist', 'line'},
+    'photoof': {'photo', 'camera'},
+    'dispense': {'order', 'deliver', 'cutting'},
+    'force': {'claw', 'close', 'torque'},
+    'parcel': {'deliver', 'handover', 'pallet'},
+    'tray': {'table', 'lift'},
+    'page': {'book'},
 }
 
 
@@ -184,7 +220,11 @@ def _described(tool: Tool, param: Param, rng: random.Random, several: bool) -> J
             written = {word: word.upper() for word in said}
         tool.choices[param.key] = said
         tool.values[param.key] = written
-        schema['enum'] = [written[word] for word in said]
+        if set(said) == {'true', 'false'}:
+            schema['type'] = 'boolean'
+            tool.values[param.key] = {'true': True, 'false': False}
+        else:
+            schema['enum'] = [written[word] for word in said]
     if text:
         schema['description'] = text
     return schema

@@ -82,7 +82,7 @@ _BETWEEN = (', ', ', ', '. ', ' - ', '... ', '! ', '; ', ': ', '? ', '\n')
 # fmt: on
 # Words that tell which call is meant; noise leaves them.
 _KEPT = frozenset(
-    ['x', 'y', 'pan', 'tilt', 'radius', 'angle', 'arc', 'degrees', 'on', 'off', 'open', 'close', 'not', 'never', 'lock', 'unlock', 'and', 'then', 'up', 'down', 'left', 'right', 'minutes', 'seconds', 'percent']
+    ['x', 'y', 'pan', 'tilt', 'radius', 'angle', 'arc', 'degrees', 'on', 'off', 'open', 'close', 'not', 'never', 'lock', 'unlock', 'and', 'then', 'up', 'down', 'left', 'right', 'minutes', 'seconds', 'percent', 'first', 'second', 'red', 'green', 'blue', 'forward', 'ahead', 'high']
 )
 
 

@@ -14,12 +14,14 @@ from demo_model import intents_held, widening
 from demo_model.amended import amended
 from demo_model.commands import Command
 from demo_model.encode import Encoder
-from demo_model.episodes import _AFTER_TEXT, _joined, call_episode
+from demo_model.episodes import _AFTER_TEXT, _joined, call_episode, draw_episodes
 from demo_model.intents_further import FURTHER_INTENTS
+from demo_model.intents_wider import WIDER_INTENTS
 from demo_model.made_up import KEY, made_up_kind
 from demo_model.phrasing import HELD_WORDS, PIECES, TrainDraws, is_held_name, piece_word
 from demo_model.questions import _HALVES, _half
 from demo_model.sentences import command_for, sentence
+from demo_model.smalltalk import STOP
 from demo_model.spoken_numbers import _odd, is_held
 from demo_model.terse import takes_notes, terse
 from demo_model.tools import demo_tools
@@ -214,9 +216,9 @@ def test_a_reason_beside_a_command_changes_nothing_of_it() -> None:
 
 
 def test_kinds_of_training_alone_are_none_of_the_evaluation() -> None:
-    names = {name for kind in FURTHER_INTENTS for name in kind.names}
+    names = {name for kind in (*FURTHER_INTENTS, *WIDER_INTENTS) for name in kind.names}
     held = {name for kind in intents_held.HELD_INTENTS for name in kind.names}
-    keys = {kind.key for kind in FURTHER_INTENTS}
+    keys = {kind.key for kind in (*FURTHER_INTENTS, *WIDER_INTENTS)}
     assert not names & held
     assert not keys & {kind.key for kind in (*KINDS, *intents_held.HELD_INTENTS)}
 
@@ -262,3 +264,36 @@ def test_odd_forms_of_numbers_mean_what_they_say() -> None:
             assert said.value == int(said.text[:-1])
             forms['mark'] += 1
     assert min(forms.values()) > 10, forms
+
+
+def test_switches_are_true_and_false_and_ordinals_numbers() -> None:
+    kinds = {kind.key: kind for kind in WIDER_INTENTS}
+    switched = set()
+    for seed in range(80):
+        rng = TrainDraws(seed)
+        tool = other_tool(rng, kinds['safety'])
+        command = command_for(tool, rng, held=False)
+        schema = tool.declaration['function']['parameters']
+        jsonschema.validate(command.arguments, schema)
+        assert next(iter(schema['properties'].values()))['type'] == 'boolean'
+        on = next(iter(command.arguments.values()))
+        if re.search(r'\boff\b', command.base):
+            assert on is False, command.base
+        switched.add(on)
+        tool = other_tool(rng, kinds['gear'])
+        command = command_for(tool, rng, held=False)
+        value = next(iter(command.arguments.values()))
+        assert ('second' in command.base) <= (value == 2), command.base
+    assert switched == {True, False}
+
+
+def test_small_talk_is_a_command_where_a_tool_answers_to_it() -> None:
+    halt = next(kind for kind in WIDER_INTENTS if kind.key == 'halt')
+    said: dict[bool, set[str]] = {True: set(), False: set()}
+    for seed in range(1500):
+        rng = TrainDraws(seed)
+        tools = [other_tool(rng, halt)] if seed % 2 else demo_tools()
+        for episode in draw_episodes(tools, rng, False, None):
+            said[bool(seed % 2)].add(episode.reply)
+    assert STOP in said[False]
+    assert STOP not in said[True]
