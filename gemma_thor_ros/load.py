@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -28,11 +27,17 @@ from gemma_thor_ros.chat import Chat, ModelInfo
 from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.page_pool import plan_pages, window_pages
-from gemma_thor_ros.load_device import choose_device, load_cuda, load_drafter, warm_keys
+from gemma_thor_ros.load_device import (
+    COMPILING,
+    choose_device,
+    load_cuda,
+    load_drafter,
+    warm_keys,
+)
 from gemma_thor_ros.load_drafter import DrafterChoice, FoundDrafter, find_drafter
 from gemma_thor_ros.load_identity import kv_identity
 from gemma_thor_ros.load_memory import Pages, choose_kv_dtype, kv_bytes, plan_memory
-from gemma_thor_ros.load_text import argument_at, read_text, read_tokenizer
+from gemma_thor_ros.load_text import TextBeside, argument_at, read_tokenizer
 from gemma_thor_ros.load_vision import find_vision
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_step import CudaGemma4
@@ -153,15 +158,13 @@ class Runtime:
 
     def _load(self, plan: _Plan) -> None:
         started = time.monotonic()
-        side = ThreadPoolExecutor(1, 'gemma_thor_text')
+        text = TextBeside(plan.read_tokenizer, plan.info.stop_ids)
         try:
-            # a vocabulary of 262,144 takes seconds, which the weights take as well
-            text = side.submit(read_text, plan.read_tokenizer, plan.info.stop_ids)
 
             def report(progress: float, stage: str) -> None:
                 self._report(progress, stage)
-                if text.done():
-                    text.result()  # a file that is wrong ends the load at once
+                if stage != COMPILING:
+                    text.check()  # a file that is wrong ends the load at once
 
             model, engine_limits = plan.build(report)
             self._report(0.95, 'starting the engine')
@@ -188,7 +191,7 @@ class Runtime:
             _log.info('%s is ready after %.1f s', plan.info.name, time.monotonic() - started)
             self._set(State.READY, 1.0, 'ready')
         finally:
-            side.shutdown(wait=False)
+            text.close()
 
     def _report(self, progress: float, stage: str) -> None:
         if self._abort.is_set():

@@ -45,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 DeviceName = Literal['cpu', 'cuda']
 Report = Callable[[float, str], None]
+COMPILING = 'compiling kernels'          # the first stage
 _RESERVE_BYTES = 512 << 20               # for kernels, graphs and the driver's own
 _BLIND = FoundVision(VisionInfo())
 
@@ -116,7 +117,7 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
             'or end what else uses it')
     sizes = None if vision.part is None else vision.part[0]
     compile_ahead(config, page_size, kv_dtype, num_threads,
-                  lambda share: report(0.2 * share, 'compiling kernels'), sizes)
+                  lambda share: report(0.2 * share, COMPILING), sizes)
     uses = affine_uses(weights) + (affine_uses(vision.part[1]) if vision.part else [])
     compile_specs(affine_specs(uses), num_threads, lambda share: None)
     stream = device.new_stream()

@@ -8,6 +8,7 @@ Knows no settings and no engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from gemma_thor_ros.schema import ConfigError
@@ -26,14 +27,41 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def read_text(
-    read: Callable[[], Tokenizer], stop_ids: Sequence[int]
-) -> tuple[Tokenizer, Grammars]:
-    """Read a tokenizer and build its grammars: seconds for 262,144 tokens, most of them in
-    libraries that hold the interpreter's lock.
+class TextBeside:
+    """A tokenizer and its grammars, read by a thread of its own from the first `check` on.
+
+    They take seconds for 262,144 tokens, most of them in libraries that hold the interpreter's
+    lock: whatever needs it meanwhile waits. Copying weights hardly does.
     """
-    tokenizer = read()
-    return tokenizer, Grammars(tokenizer, stop_ids)
+
+    def __init__(self, read: Callable[[], Tokenizer], stop_ids: Sequence[int]) -> None:
+        self._read = read
+        self._stop_ids = stop_ids
+        self._thread = ThreadPoolExecutor(1, 'gemma_thor_text')
+        self._job: Future[tuple[Tokenizer, Grammars]] | None = None
+
+    def check(self) -> None:
+        """Start if need be; raises what has gone wrong up to now."""
+        job = self._start()
+        if job.done():
+            job.result()
+
+    def result(self) -> tuple[Tokenizer, Grammars]:
+        """Wait for both."""
+        return self._start().result()
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self._thread.shutdown(wait=False)
+
+    def _start(self) -> Future[tuple[Tokenizer, Grammars]]:
+        if self._job is None:
+            self._job = self._thread.submit(self._work)
+        return self._job
+
+    def _work(self) -> tuple[Tokenizer, Grammars]:
+        tokenizer = self._read()
+        return tokenizer, Grammars(tokenizer, self._stop_ids)
 
 
 def argument_at(tokenizer: Tokenizer, answer: tuple[int, ...], index: int) -> str:

@@ -106,6 +106,7 @@ def kernel_source(file: str) -> str:
     return '\n'.join(_pasted(name) for name in ('common.cuh', f'{file}.cu'))
 
 
+@cache
 def _pasted(name: str) -> str:
     text = (resources.folder('kernels') / name).read_text(encoding='utf-8')
     lines = [f'#line 1 "{name}"']

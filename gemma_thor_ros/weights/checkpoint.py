@@ -257,9 +257,10 @@ class TextWeights(Mapping[str, Weight]):
 
     def _refuse_left_over(self) -> None:
         """A text tensor that nothing uses changes the model's function: refuse, don't ignore."""
-        left = [name for name in self._checkpoint.parts()[Part.TEXT] if name not in self._used
+        prefix = self._checkpoint.text_prefix
+        left = [name for name in self._checkpoint.tensors if name not in self._used
                 and name.rpartition('.')[2] not in SURPLUS_SUFFIXES
-                and module_of(name) not in self._surplus]
+                and module_of(name) not in self._surplus and part_of(name, prefix) is Part.TEXT]
         if left:
             raise ConfigError(f'{self._checkpoint.folder}: {len(left)} text tensors that '
                               f'config.json has no place for: {", ".join(left[:3])}'

@@ -14,9 +14,8 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +28,7 @@ MAX_HEADER_BYTES = 100_000_000           # the limit of the reference implementa
 MAX_AXES = 8
 INDEX_NAME = 'model.safetensors.index.json'
 SINGLE_NAME = 'model.safetensors'
+_ENTRY_KEYS = (b'"dtype"', b'"shape"', b'"data_offsets"')
 
 # bf16 and the 8-bit floats have no NumPy type: they are shown as their bits.
 NUMPY_TYPES: Mapping[str, type[np.generic]] = {
@@ -38,9 +38,10 @@ NUMPY_TYPES: Mapping[str, type[np.generic]] = {
     'U64': np.uint64, 'U32': np.uint32, 'U16': np.uint16, 'U8': np.uint8, 'BOOL': np.bool_,
 }
 
+_ITEM_BYTES = {name: np.dtype(kind).itemsize for name, kind in NUMPY_TYPES.items()}
 
-@dataclass(frozen=True)
-class TensorInfo:
+
+class TensorInfo(NamedTuple):
     """Where one tensor lies: bytes `start` to `stop` of `file`, counted from the file's begin."""
 
     name: str
@@ -189,11 +190,15 @@ def _open_index(folder: Path) -> TensorFiles:
     weight_map = read_json(path).get('weight_map')
     if not isinstance(weight_map, dict) or not weight_map:
         raise ConfigError(f'{path}: has no weight_map')
+    allowed: set[str] = set()            # there are few shards and tens of thousands of tensors
     for name, shard in weight_map.items():
+        if isinstance(shard, str) and shard in allowed:
+            continue
         # A shard name with a path could point anywhere on the machine.
         if not isinstance(shard, str) or not shard or Path(shard).name != shard or '\0' in shard:
             raise ConfigError(f'{path}: tensor {name!r} is said to be in {shard!r}, which is no '
                               'file name')
+        allowed.add(shard)
     shards = sorted(set(weight_map.values()))
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
@@ -226,7 +231,7 @@ def _map_file(path: Path) -> tuple[mmap.mmap, dict[str, Any], int]:
         raise ConfigError(f'{path}: truncated: header needs {8 + length} bytes, the file has '
                           f'{size}')
     try:
-        header = json.loads(mapped[8:8 + length], object_pairs_hook=_unique_pairs)
+        header = _parse_header(mapped[8:8 + length])
     except (ValueError, RecursionError) as error:
         raise ConfigError(f'{path}: corrupt header of {length} bytes: {error}') from error
     if not isinstance(header, dict):
@@ -234,12 +239,29 @@ def _map_file(path: Path) -> tuple[mmap.mmap, dict[str, Any], int]:
     return mapped, header, 8 + length
 
 
+def _parse_header(text: bytes) -> Any:
+    """The header's JSON value; ValueError where a key appears twice in an object.
+
+    Looking at every object takes as long as all the rest. Where each key of an entry stands as
+    often in the text as there are entries, none is there twice and no entry hides another.
+    """
+    header = json.loads(text)
+    if isinstance(header, dict) and b'\\' not in text:
+        count = len(header) - ('__metadata__' in header)
+        metadata = header.get('__metadata__')
+        keys = metadata if isinstance(metadata, dict) else ()
+        once = [b'"__metadata__"', *(f'"{key}"'.encode() for key in keys)]
+        if all(text.count(key) == count for key in _ENTRY_KEYS) and all(
+                text.count(key) <= 1 for key in once):
+            return header
+    return json.loads(text, object_pairs_hook=_unique_pairs)
+
+
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f'{key!r} appears twice')
-        result[key] = value
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f'{next(key for key in keys if keys.count(key) > 1)!r} appears twice')
     return result
 
 
@@ -270,28 +292,30 @@ def _infos(path: Path, header: dict[str, Any], data_start: int,
 
 
 def _info(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
-    where = f'{path}: corrupt header: tensor {name!r}'
+    def refuse(what: str) -> ConfigError:
+        return ConfigError(f'{path}: corrupt header: tensor {name!r} {what}')
+
     if not isinstance(entry, dict):
-        raise ConfigError(f'{where} has no description')
+        raise refuse('has no description')
     dtype, shape, offsets = entry.get('dtype'), entry.get('shape'), entry.get('data_offsets')
     if not isinstance(dtype, str) or dtype not in NUMPY_TYPES:
-        raise ConfigError(f'{where} has dtype {dtype!r}; known are {", ".join(NUMPY_TYPES)}')
+        raise refuse(f'has dtype {dtype!r}; known are {", ".join(NUMPY_TYPES)}')
     if not _are_counts(shape) or len(shape) > MAX_AXES:
-        raise ConfigError(f'{where} has shape {str(shape)[:80]}')
+        raise refuse(f'has shape {str(shape)[:80]}')
     if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise ConfigError(f'{where} has data_offsets {str(offsets)[:80]}')
+        raise refuse(f'has data_offsets {str(offsets)[:80]}')
     # Python integers: no overflow, whatever the header says.
-    expected = np.dtype(NUMPY_TYPES[dtype]).itemsize * math.prod(shape)
+    expected = _ITEM_BYTES[dtype] * math.prod(shape)
     start, stop = offsets
     if expected == 0:
-        raise ConfigError(f'{where} is empty: shape {shape}')
+        raise refuse(f'is empty: shape {shape}')
     if stop - start != expected:
-        raise ConfigError(f'{where} of dtype {dtype} and shape {shape} needs {expected} bytes, '
-                          f'its data_offsets give {stop - start}')
+        raise refuse(f'of dtype {dtype} and shape {shape} needs {expected} bytes, '
+                     f'its data_offsets give {stop - start}')
     return TensorInfo(name, dtype, tuple(shape), path, data_start + start, data_start + stop)
 
 
 def _are_counts(values: Any) -> TypeGuard[list[int]]:
+    # type(): bool is an int, too
     return isinstance(values, list) and all(
-        isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
-        for value in values)
+        type(value) is int and 0 <= value < 1 << 63 for value in values)

@@ -69,12 +69,19 @@ def test_shards_with_an_index(tmp_path: Path) -> None:
         assert np.array_equal(tensors.view(name), array)
 
 
+ENTRY = b'{"dtype": "I8", "shape": [1], "data_offsets": [0, 1]}'
 FAULTY: list[tuple[str, Any, bytes, str]] = [
     ('no JSON', b'{"a":', b'', 'corrupt header of 5 bytes'),
     ('no object', [1], b'', 'not a JSON object'),
     ('not UTF-8', b'{"\xff": 1}', b'', 'corrupt header'),
     ('deep nesting', b'[' * 100_000, b'', 'corrupt header'),
     ('twice', b'{"a": 1, "a": 2}', b'', "'a' appears twice"),
+    ('entry twice', b'{"a": %b, "a": %b}' % (ENTRY, ENTRY), b'0', "'a' appears twice"),
+    ('key twice', b'{"a": {"dtype": "I8", %b}' % ENTRY[1:], b'0', "'dtype' appears twice"),
+    ('key twice, elsewhere missing', b'{"a": {"dtype": "I8", %b, "b": {%b}' % (
+        ENTRY[1:], ENTRY.partition(b', ')[2]), b'0', 'dtype None'),
+    ('metadata twice', b'{"__metadata__": {"f": "1", "f": "2"}, "a": %b}' % ENTRY, b'0',
+     "'f' appears twice"),
     ('metadata', {'__metadata__': 3}, b'', '__metadata__'),
     ('no description', {'a': 3}, b'', "'a' has no description"),
     ('dtype', {'a': entry('F31', [1], 0, 4)}, b'0000', "'F31'"),
