@@ -3,6 +3,7 @@
 """Times the products of the dense models, 31B and 12B: MLX affine at 4 and 8 bits, and NVFP4.
 
     python bench/dense_kernels.py --receipt FILE.json --commit $(git rev-parse HEAD)
+    python bench/dense_kernels.py --singles 31b-4,12b-nvfp4      # one row, with other constants
 
 As bench/kernels.py does, whose figures these stand beside. Variants are other constants than the
 op's own choice.
@@ -31,6 +32,7 @@ from gemma_thor_ros.ops import (  # noqa: E402
     fragment_order,
     gemm_affine,
     gemm_nvfp4,
+    gemv,
     prefill_gemm,
 )
 
@@ -40,6 +42,8 @@ SHAPES: dict[str, dict[str, tuple[int, int]]] = {
             'gate-up': (21504, 5376), 'down': (5376, 21504), 'head': (262144, 5376)},
     '12b': {'qkv sliding': (8192, 3840), 'o sliding': (3840, 4096), 'gate-up': (15360, 3840),
             'down': (3840, 15360)}}
+SINGLES = {**SHAPES, '26b': {'qkv sliding': (8192, 2816), 'o sliding': (2816, 4096),
+                             'o full': (2816, 8192)}}
 VARIED = ('qkv sliding', 'gate-up', 'down', 'head')
 LAUNCHES = 16
 PROMPT = 512                             # rows
@@ -157,6 +161,99 @@ def nvfp4(bench: kernels.Bench, model: str) -> None:
                              layer=f'{model} {name}', rows=rows, **variant)
 
 
+def singles(bench: kernels.Bench, model: str, kind: str) -> None:
+    """One row with every ring and number of resident blocks that has room; kind: bits or nvfp4."""
+    cp, stream = bench.cp, bench.stream
+    limit, hardware = device.info().shared_bytes_per_block, device.has_e2m1_conversion()
+    module: Any = gemm_nvfp4 if kind == 'nvfp4' else gemm_affine
+    for name, shape in SINGLES[model].items():
+        pair = name == 'gate-up'
+        weights: list[Any]
+        if kind == 'nvfp4':
+            if name == 'head':
+                continue
+            packed = [cases.random_weight(cp, shape, seed, (0x28, 0x48), 0.01)
+                      for seed in range(1 + pair)]
+            weights = kernels.copies_of(bench, fragment_order.to_fragments(
+                packed, interleaved=pair, stream=stream))
+            own = gemm_nvfp4.single_spec(shape[1], pair, hardware, limit)
+            num_bytes = gemm_nvfp4.bytes_moved(1, *shape, pair)
+            tile_bytes, sums = gemm_nvfp4.TILE_BYTES, 0
+        else:
+            bits = int(kind)
+            parts = [affine_cases.random_affine(cp, seed, shape, bits, 64)
+                     for seed in range(1 + pair)]
+            cp.cuda.runtime.deviceSynchronize()
+            made = affine_order.to_affine(parts, interleaved=pair, stream=stream)
+            stream.synchronize()
+            weights = [made] + [affine_order.AffineFragments(
+                made.words.copy(), made.scales.copy(), made.num_outputs, made.columns, bits, 64,
+                pair) for _ in range(kernels.ROTATE_BYTES // made.nbytes)]
+            form: gemm_affine.Form = 'geglu' if pair else 'head' if name == 'head' else 'plain'
+            own = gemm_affine.single_spec(shape[1], bits, 64, form, limit,
+                                          num_row_tiles=made.num_row_tiles)
+            num_bytes = gemm_affine.bytes_moved(1, *shape, bits, 64, pair)
+            tile_bytes, sums = 128 * bits + 64, 1
+            del parts
+        assert own is not None, (model, name)
+        x = cases.random_rows(cp, (1, shape[1]), 2)
+        out = cases.poisoned(cp, (1, shape[0]), 'f32' if name == 'head' else 'bf16')
+
+        def run(index: int, weights: list[Any] = weights, x: Any = x, out: Any = out) -> None:
+            if kind == 'nvfp4':
+                gemm_nvfp4.gemm_nvfp4(out, x, weights[index % len(weights)], stream)
+            else:
+                _run_affine(out, x, weights, stream, index)
+
+        found = [{}, *single_variants(dict(own.defines), tile_bytes, sums, limit)]
+        kernels.compile_together([type(own).of(own.file, **{**dict(own.defines), **variant})
+                                  for variant in found])
+        context = {'layer': f'{model} {name}', 'rows': 1, 'kind': kind}
+        for variant in found:
+            try:
+                with kernels.constants(module, 'single_spec', **variant):
+                    _measure(bench, own.entry, num_bytes, run, **context, **variant)
+            except Exception as error:  # noqa: BLE001 - a variant that asks for too much
+                print(f'{own.entry} {context} {variant}: {error}'[:300], flush=True)
+        original = module.single_spec
+        module.single_spec = lambda *_, **__: None
+        try:
+            _measure(bench, f'gemm_{own.entry[5:]}', num_bytes, run, **context)
+        finally:
+            module.single_spec = original
+        del weights, run
+        cp.get_default_memory_pool().free_all_blocks()
+
+
+def single_variants(own: dict[str, int], tile_bytes: int, sums: int,
+                    limit: int) -> list[dict[str, int]]:
+    """Other constants than an op's own: rings of 2 to 8 KB a warp, and blocks resident."""
+    found = []
+    most = max(1, 35 // own['K_WARPS'])
+    for resident in range(most, max(0, most - (3 if most > 3 else 2)), -1):
+        for stage_tiles, stages in ((1, 4), (1, 6), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (3, 4),
+                                    (4, 2), (4, 3), (6, 2), (7, 2)):
+            variant = {'STAGE_TILES': stage_tiles, 'STAGES': stages, 'MIN_BLOCKS': resident}
+            if (own['WARP_TILES'] % stage_tiles == 0
+                    and 2200 <= stages * stage_tiles * tile_bytes <= 8300
+                    and gemv.fits({**own, **variant}, tile_bytes, sums, limit)):
+                found.append(variant)
+    for warps in range(6, 17):
+        tiles = own['COLUMN_TILES'] // warps
+        if warps * tiles == own['COLUMN_TILES'] and warps != own['K_WARPS']:
+            for resident in range(32 // warps, 0, -1):
+                variant = {'K_WARPS': warps, 'WARP_TILES': tiles, 'MIN_BLOCKS': resident,
+                           'STAGE_TILES': 3 if tiles % 3 == 0 else 2, 'STAGES': 3}
+                if tiles % variant['STAGE_TILES'] == 0 and gemv.fits({**own, **variant},
+                                                                     tile_bytes, sums, limit):
+                    found.append(variant)
+                    break
+    if own.get('RAW'):
+        found.append({'RAW': 0, **{name: own[name] for name in (
+            'STAGE_TILES', 'STAGES', 'MIN_BLOCKS')}})
+    return found
+
+
 def _measure(bench: kernels.Bench, op: str, num_bytes: int, enqueue: Callable[[int], None],
              **context: Any) -> None:
     """Time launches that overlap; print and record."""
@@ -178,9 +275,12 @@ def compile_all() -> None:
             form: gemm_affine.Form = ('geglu' if name == 'gate-up' else 'head' if name == 'head'
                                       else 'plain')
             tiles = fragment_order.row_tiles(outputs, name == 'gate-up')
+            limit = device.info().shared_bytes_per_block
+            specs += [spec for bits in (4, 8) if (spec := gemm_affine.single_spec(
+                columns, bits, 64, form, limit, num_row_tiles=tiles))]
             specs += [gemm_affine.spec(columns, rows, bits, 64, form, num_row_tiles=tiles,
                                        **variant)
-                      for bits in (4, 8) for rows in (1, 16)
+                      for bits in (4, 8) for rows in (16,)
                       for variant in (variants(tiles, columns, rows, bits) if name in VARIED
                                       else [{}])]
     kernels.compile_together(list(dict.fromkeys(specs)))
@@ -190,12 +290,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or '').splitlines()[0])
     parser.add_argument('--receipt', type=Path, help='write the records here as JSON')
     parser.add_argument('--commit', default='unknown')
+    parser.add_argument('--singles', default='', help='models and formats, as 31b-4,31b-nvfp4: '
+                        'one row alone, with other constants')
     arguments = parser.parse_args()
     assert device.info().name
     bench = kernels.Bench('python bench/dense_kernels.py', arguments.commit)
-    compile_all()
     parts: list[Callable[[], None]] = [bench.bandwidth]
-    for model in SHAPES:
+    if arguments.singles:
+        parts += [partial(singles, bench, *name.split('-')) for name in
+                  arguments.singles.split(',')]
+    else:
+        compile_all()
+    for model in [] if arguments.singles else list(SHAPES):
         parts += [partial(affine, bench, model, 4), partial(affine, bench, model, 8),
                   partial(nvfp4, bench, model)]
     failures = 0

@@ -119,7 +119,8 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     compile_ahead(config, page_size, kv_dtype, num_threads,
                   lambda share: report(0.2 * share, COMPILING), sizes)
     uses = affine_uses(weights) + (affine_uses(vision.part[1]) if vision.part else [])
-    compile_specs(affine_specs(uses), num_threads, lambda share: None)
+    compile_specs(affine_specs(uses, device.info().shared_bytes_per_block), num_threads,
+                  lambda share: None)
     stream = device.new_stream()
     with device.errors():
         report(0.2, 'trying the kernels')

@@ -32,11 +32,11 @@ __device__ __forceinline__ u64 codes_of(const u8* __restrict__ rows, int row, in
 
 __device__ __forceinline__ u32 scale_of(const u16* __restrict__ scales,
                                         const u16* __restrict__ biases, int row, int num_rows,
-                                        int group, int num_groups) {
+                                        int group, int num_groups, int shifted) {
     if (row >= num_rows || group >= num_groups) return 0;
     const u64 place = (u64)row * num_groups + group;
     // exact: no checkpoint has a scale near the largest number
-    const float scale = from_bf16(scales[place]) * (float)(1 << SHIFTED);
+    const float scale = from_bf16(scales[place]) * __uint_as_float((u32)(shifted + 127) << 23);
     return to_bf16(scale) | (u32)biases[place] << 16;
 }
 
@@ -84,6 +84,7 @@ affine_order(u32* __restrict__ words, u32* __restrict__ scales,
     const int scale_tiles = (num_column_tiles + TILES_PER_SCALE - 1) / TILES_PER_SCALE;
     const u64 place = (u64)row_tile * scale_tiles + column_tile / TILES_PER_SCALE;
     u32* pair = scales + place * TILE_SCALES + g * 2 * TILE_GROUPS + 2 * t;
-    pair[0] = scale_of(low_scales, low_biases, low_row, num_rows, group, num_groups);
-    pair[1] = scale_of(high_scales, high_biases, high_row, num_rows, group, num_groups);
+    pair[0] = scale_of(low_scales, low_biases, low_row, num_rows, group, num_groups, SHIFTED(0));
+    pair[1] = scale_of(high_scales, high_biases, high_row, num_rows, group, num_groups,
+                       SHIFTED(1));
 }

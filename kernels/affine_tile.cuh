@@ -20,9 +20,12 @@
 #define TILE_GROUPS (GROUP == 32 ? 2 : 1)
 #define TILES_PER_SCALE (GROUP == 128 ? 2 : 1)
 #define TILE_SCALES (16 * TILE_GROUPS)   // words
-// Codes are decoded to q 2^-SHIFTED, so that no factor below is too large for bf16; stored scales
-// have that power of two in them.
-#define SHIFTED (HIGH_BITS ? 6 + LOW_BITS : 6)
+// Codes are decoded to q 2^-SHIFTED, upper: those of row g + 8; stored scales have that power of two
+// in them. With one plane it is what a code's bits are in bf16 times 2^64, so that a row times 2^64
+// takes them as they are; with two, so little that no factor below is too large for bf16.
+#define SHIFTED(upper) (HIGH_BITS ? 6 + LOW_BITS : 69 - ((upper) ? RAW_UPPER : 0))
+#define RAW_UPPER (LOW_BITS % 8)         // the place of row g + 8's codes, counted from row g's
+#define RAW_SECOND (LOW_BITS == 2 ? 4 : 0)       // and of the second pair's from the first's
 
 struct AffineTile {
     u32 low[LOW_BITS], high[HIGH_BITS ? HIGH_BITS : 1];
@@ -81,12 +84,22 @@ __device__ __forceinline__ void decode_affine(u32 (&a)[8], const AffineTile& w, 
         const int p = 8 * h + r, place = p % LOW_PAIRS * LOW_BITS;
         const u32 low = w.low[p / LOW_PAIRS] >> (place & 8);
         a[r] = times_power(low & (((1 << LOW_BITS) - 1) << (place & 7)) * 0x10001u,
-                           133 - SHIFTED - (place & 7));
+                           133 - SHIFTED(r % 2) - (place & 7));
 #if HIGH_BITS
         const int above = p % HIGH_PAIRS * HIGH_BITS;
         const u32 high = w.high[p / HIGH_PAIRS] >> (above & 8);
         a[r] = times_power_plus(high & (((1 << HIGH_BITS) - 1) << (above & 7)) * 0x10001u,
-                                133 - SHIFTED + LOW_BITS - (above & 7), a[r]);
+                                133 - SHIFTED(0) + LOW_BITS - (above & 7), a[r]);
 #endif
+    }
+}
+
+// The same of one plane as their bits are: times 2^-133 and 2^(a place among the lower eight).
+__device__ __forceinline__ void raw_codes(u32 (&a)[8], const AffineTile& w, int h) {
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+        const int p = 8 * h + r, place = p % LOW_PAIRS * LOW_BITS;
+        a[r] = (w.low[p / LOW_PAIRS] >> (place & 8))
+            & (((1 << LOW_BITS) - 1) << (place & 7)) * 0x10001u;
     }
 }

@@ -38,7 +38,8 @@ embed_affine(float* __restrict__ hidden, const int* token_ids, const u32* __rest
         const u32* tile = words + (row_tile * COLUMN_TILES + column_tile) * TILE_WORDS;
         const u32 pair = scales[(row_tile * SCALE_TILES + column_tile / TILES_PER_SCALE)
                                 * TILE_SCALES + (g * TILE_GROUPS + h % TILE_GROUPS) * 2 + upper];
-        const float step = bf16_low(pair) * (1.0f / (1 << SHIFTED)), bias = bf16_high(pair);
+        const float step = bf16_low(pair) * __uint_as_float((u32)(127 - SHIFTED(upper)) << 23);
+        const float bias = bf16_high(pair);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {    // columns 2 i and 2 i + 1
             const int p = 8 * h + i / 2 * 4 + i % 2 * 2 + upper, word = p / LOW_PAIRS;

@@ -52,9 +52,10 @@ REGISTERS_PER_MULTIPROCESSOR = 65536
 MOST_IN_CHECK = 150                      # compilations of a check: a minute or two
 SMALLEST_ENTRY = 24                      # instructions; an empty one has about 8
 # Entries that multiply matrices must show it in the machine code.
-MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up',
-                  'moe_nvfp4_down', 'attention_decode', 'prefill_gemm', 'prefill_experts',
-                  'prefill_gemm_bf16', 'prefill_attention', 'draft_attention', 'vision_attention')
+MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4', 'gemv_affine',
+                  'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down', 'attention_decode',
+                  'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16', 'prefill_attention',
+                  'draft_attention', 'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted
 # (entry, architectures) -> most bytes, why.
 ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
@@ -162,17 +163,22 @@ def affine_jobs() -> Iterator[tuple[KernelSpec, str]]:
         for bits in widths:
             uses += [AffineUse(model.intermediate_size, model.hidden_size, bits, 64, 'geglu'),
                      AffineUse(262144, model.hidden_size, bits, 64, 'head')]
-        yield from ((spec, arch) for arch in model.archs for spec in affine_specs(uses, rows))
+        yield from ((spec, arch) for arch in model.archs
+                   for spec in affine_specs(uses, SHARED_KB[arch] * 1024, rows))
     every = [AffineUse(8192, 2816, bits, 64, 'plain') for bits in (4, 8)]
     every += [AffineUse(704, 2816, 4, 64, 'geglu', True),
               AffineUse(2816, 704, 4, 64, 'plain', True),
               AffineUse(262144, 2816, 4, 32, 'head')]
-    specs = affine_specs(every, rows)
-    specs += [moe_route.spec(2816, 128, 8, parts) for parts in (2, 3)]       # 8 bits
-    yield from ((spec, arch) for arch in ARCHS for spec in specs)
-    others = affine_specs([AffineUse(8192, 2816, bits, group, 'plain') for bits, group in zip(
-        BITS, (64, 64, 128, 64, 32, 128), strict=True)], rows)
-    yield from ((spec, arch) for arch in BOTH for spec in others)
+    routers = [moe_route.spec(2816, 128, 8, parts) for parts in (2, 3)]      # 8 bits
+    others = [AffineUse(8192, 2816, bits, group, 'plain') for bits, group in zip(
+        BITS, (64, 64, 128, 64, 32, 128), strict=True)]
+    for arch in ARCHS:
+        limit = SHARED_KB[arch] * 1024
+        specs = affine_specs(every, limit, rows) + routers
+        yield from ((spec, arch) for spec in specs)
+        if arch in BOTH:
+            yield from ((spec, arch) for spec in affine_specs(others, limit, rows)
+                        if spec not in specs)
 
 
 def draft_specs(model: Model, arch: str) -> list[KernelSpec]:
@@ -278,8 +284,8 @@ def faults(spec: KernelSpec, arch: str, found: dict[str, Any]) -> Iterator[str]:
         yield f'{name}: {found["shared"]} bytes of shared memory'
     constants = dict(spec.defines)
     warps = constants.get('K_WARPS') or constants.get('WARPS')
-    if warps and spec.file in ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'head_nvfp4',
-                               'moe_nvfp4'):
+    if warps and spec.file in ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4',
+                               'gemv_affine', 'head_nvfp4', 'moe_nvfp4'):
         threads = warps * 32 * constants['MIN_BLOCKS']
         if found['registers'] * threads > REGISTERS_PER_MULTIPROCESSOR:
             yield f'{name}: {found["registers"]} registers do not let its blocks be resident'

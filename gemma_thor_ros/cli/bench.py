@@ -158,8 +158,9 @@ def _prepare(args: argparse.Namespace, records: Records, say: Callable[[str], No
         setting = setting_of(args.format)
         if setting is not None:
             value_bytes = setting.bits / 8 + 4 / setting.group_size
-            count += compile_specs(affine_specs(uses_of(config, setting)), threads,
-                                   lambda share: None)
+            count += compile_specs(affine_specs(
+                uses_of(config, setting), device.info().shared_bytes_per_block), threads,
+                lambda share: None)
         say(f'{count} kernels after {time.perf_counter() - started:.1f} s')
         model = random_model(args.preset, 'fp8', LONGEST, args.layers, setting=setting)
         context = bench_device.context_of(model, f'{args.preset} of random weights', args.format,

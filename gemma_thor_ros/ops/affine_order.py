@@ -10,8 +10,9 @@ register 8 h + 4 s + r has columns 4 s + 2 (r // 2) and the next of row g (r eve
 A lane's codes lie in two planes: the lower bits (2, 4 or 8 of them) and what is left (0, 1 or 2).
 Register p has the bits of its even column at place p * width of the plane, counted in the lower
 halves of the lane's words, and those of the odd column 16 bits higher. A word of scales is a bf16
-scale times 2^shifted(bits), which decoding leaves out, below a bf16 bias; row g, row g + 8, and
-the same of the second group. Groups of 128 columns have their words with every second tile.
+scale times 2^shifted(bits, upper), which decoding leaves out, below a bf16 bias; row g, row g + 8
+(upper), and the same of the second group. Groups of 128 columns have their words with every second
+tile.
 """
 
 from __future__ import annotations
@@ -124,10 +125,14 @@ def planes(bits: int) -> tuple[int, int]:
     return bits - high, high
 
 
-def shifted(bits: int) -> int:
-    """The power of two that decoded codes lack and stored scales have."""
+def shifted(bits: int, upper: bool) -> int:
+    """The power of two that decoded codes lack and stored scales have; upper: of row g + 8.
+
+    With one plane codes can be multiplied as the bf16 numbers that their bits are, q 2^-133 times
+    2 to their place, if the row is multiplied by 2^64: this is what then remains.
+    """
     low, high = planes(bits)
-    return 6 + low if high else 6
+    return 6 + low if high else 69 - low % 8 * upper
 
 
 def affine_order_ref(low: RawAffine, high: RawAffine | None = None) -> tuple[Array, Array]:
@@ -148,7 +153,12 @@ def affine_order_ref(low: RawAffine, high: RawAffine | None = None) -> tuple[Arr
         stored.append(_plane(lanes >> low_bits, high_bits))
     words = np.concatenate(stored, axis=-1)
     width = 128 if group == 128 else TILE_COLUMNS
-    tiled = _tiled(_pairs_of(low), None if high is None else _pairs_of(high), width // group)
+    tiled = _tiled(low.scales, None if high is None else high.scales, width // group)
+    biases = _tiled(low.biases, None if high is None else high.biases, width // group)
+    powers = np.repeat([2.0 ** shifted(bits, False), 2.0 ** shifted(bits, True)], 8)
+    values = (tiled.astype(np.uint32) << 16).view(np.float32) * np.tile(powers, num_rows)[:, None]
+    # exact
+    tiled = (values.astype(np.float32).view(np.uint32) >> 16 | biases.astype(np.uint32) << 16)
     # R, upper, g, scale tile, group of the tile -> R, scale tile, g, group, upper
     scales = tiled.reshape(num_rows, 2, 8, -1, width // group).transpose(0, 3, 2, 4, 1)
     return words, np.ascontiguousarray(scales).reshape(num_rows, -1)
@@ -161,14 +171,6 @@ def _codes_of(matrix: RawAffine) -> Array:
     bits = stream.reshape(stream.shape[0], -1, matrix.bits).astype(np.uint16)
     codes: Array = (bits << np.arange(matrix.bits, dtype=np.uint16)).sum(-1).astype(np.uint8)
     return codes
-
-
-def _pairs_of(matrix: RawAffine) -> Array:
-    """(N, M / G) u32: a scale below its bias."""
-    scales = (matrix.scales.astype(np.uint32) << 16).view(np.float32) * 2.0 ** shifted(matrix.bits)
-    bits = scales.astype(np.float32).view(np.uint32) >> 16       # exact
-    pairs: Array = bits | matrix.biases.astype(np.uint32) << 16
-    return pairs
 
 
 def _tiled(low: Array, high: Array | None, width: int) -> Array:

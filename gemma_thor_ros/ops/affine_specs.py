@@ -28,15 +28,22 @@ class AffineUse(NamedTuple):
     experts: bool = False
 
 
-def affine_specs(uses: Iterable[AffineUse], rows: Iterable[int] = ROWS) -> list[KernelSpec]:
-    """Every spec of a model's affine matrices, each once."""
+def affine_specs(uses: Iterable[AffineUse], shared_limit: int,
+                 rows: Iterable[int] = ROWS) -> list[KernelSpec]:
+    """Every spec of a model's affine matrices, each once.
+
+    shared_limit: bytes that a block may ask for.
+    """
     specs: list[KernelSpec] = []
     for use in dict.fromkeys(uses):
         outputs, columns, bits, group_size, form, experts = use
         tiles = row_tiles(outputs, form == 'geglu') * (gemm_affine.EXPERTS_READ if experts else 1)
         specs.append(affine_order.spec(bits, group_size))
-        specs += [gemm_affine.spec(columns, count, bits, group_size, form, experts=experts,
-                                   num_row_tiles=tiles) for count in rows]
+        single = None if experts else gemm_affine.single_spec(
+            columns, bits, group_size, form, shared_limit, num_row_tiles=tiles)
+        specs += [single if single and count == 1 else gemm_affine.spec(
+            columns, count, bits, group_size, form, experts=experts, num_row_tiles=tiles)
+            for count in rows]
         if experts:
             specs.append(moe_affine.items_spec())
         if form == 'head':

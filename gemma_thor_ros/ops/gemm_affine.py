@@ -12,8 +12,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Literal
 
-from gemma_thor_ros.ops import device
-from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack, tile_scales
+from gemma_thor_ros.ops import device, gemv
+from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack, planes, tile_scales
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, row_tiles
 from gemma_thor_ros.ops.gemm_nvfp4 import ROWS_PER_LAUNCH_TILE, blocks_of
@@ -58,6 +58,19 @@ def head_affine(logits: Any, x: Any, weight: AffineFragments, softcap: float, st
 
 def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: int, form: Form,
             cap: float, stream: Any, prompt: bool) -> None:
+    single = single_spec(
+        weight.columns, weight.bits, weight.group_size, form, device.info().shared_bytes_per_block,
+        num_row_tiles=weight.num_row_tiles) if num_tokens == 1 and not prompt else None
+    if single:
+        values = dict(single.defines)
+        share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
+                           values['MIN_BLOCKS'])
+        device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
+                      (out, x, weight.words, weight.scales, share.each, share.more,
+                       weight.num_outputs, float(cap)), stream, gemv.shared_bytes(
+                           values, _tile_bytes(weight.bits, weight.group_size),
+                           _sums(weight.group_size)))
+        return
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.bits, weight.group_size, form,
                                   prompt, num_row_tiles=weight.num_row_tiles))
     constants = dict(kernel.spec.defines)
@@ -69,6 +82,21 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
                    tiles, weight.num_outputs, stride, float(cap)), stream, shared_bytes(constants))
 
 
+@cache
+def single_spec(columns: int, bits: int, group_size: int, form: Form, shared_limit: int, *,
+                num_row_tiles: int, **override: int) -> KernelSpec | None:
+    """What is compiled for one row alone; None: `spec` serves it."""
+    if group_size == 128:                # a stage may begin within a group
+        return None
+    values = gemv.constants(columns, cut(num_row_tiles, columns), _tile_bytes(bits, group_size),
+                            _sums(group_size), shared_limit, **override)
+    if values is None:
+        return None
+    return KernelSpec.of('gemv_affine', **{
+        'BITS': bits, 'GROUP': group_size, 'FORM': _FORMS.index(form),
+        'RAW': int(planes(bits)[1] == 0), **values})
+
+
 def spec(columns: int, num_tokens: int, bits: int, group_size: int, form: Form = 'plain',
          prompt: bool = False, experts: bool = False, *, num_row_tiles: int,
          **override: int) -> KernelSpec:
@@ -78,7 +106,7 @@ def spec(columns: int, num_tokens: int, bits: int, group_size: int, form: Form =
     # row tiles share activations and their sums, where registers let enough blocks be resident
     rows = 2 if blocks == 2 and (warps <= 7 if bits > 5 else prompt) else 1
     resident = _RESIDENT[blocks, rows]
-    if form == 'geglu' or experts or group_size == 32 or (rows == 2 and bits > 5):
+    if form == 'geglu' or experts or group_size == 32 or (rows == 2 and bits > 4):
         resident -= 4                    # these need more registers
     each = rows * _tile_bytes(bits, group_size)
     # what a stage costs beside its tiles is shared by them
@@ -102,12 +130,14 @@ def cut(num_row_tiles: int, columns: int) -> tuple[int, int]:
     """(warps that share the columns, tiles of each): a function of the weight's shape alone.
 
     The least time on a device of _MULTIPROCESSORS: rounds of blocks times the tiles of a warp
-    (bench/LOG.md). Other devices take the same, so that a row has the same bits there.
+    (bench/LOG.md). Other devices take the same, so that a row has the same bits there. Cuts
+    without waste go before others: a single row needs one (gemv.py).
     """
     tiles = -(-columns // TILE_COLUMNS)
     options = [(warps, -(-tiles // warps))
                for warps in range(min(_LEAST_WARPS, tiles), min(_MOST_WARPS, tiles) + 1)]
     waste = min(warps * each for warps, each in options)
+    most = tiles if waste == tiles else 1.035 * max(waste, tiles)
 
     def time(option: tuple[int, int]) -> float:
         warps, each = option
@@ -117,8 +147,8 @@ def cut(num_row_tiles: int, columns: int) -> tuple[int, int]:
         uneven = 1.0 if each % 3 == 0 or each == 1 else 1.15 if each % 2 else 1.06
         return (whole if rounds < 3 else rounds + 0.3) * (each + _BLOCK_TILES) * uneven
 
-    return min((option for option in options if option[0] * option[1] <= 1.035 * max(
-        waste, tiles)), key=lambda option: (time(option), option))
+    return min((option for option in options if option[0] * option[1] <= most),
+               key=lambda option: (time(option), option))
 
 
 def shared_bytes(constants: dict[str, int]) -> int:
@@ -127,6 +157,11 @@ def shared_bytes(constants: dict[str, int]) -> int:
     ring = tiles * _tile_bytes(constants['BITS'], constants['GROUP'])
     return constants['K_WARPS'] * constants['ROW_TILES'] * max(
         ring, constants['BLOCKS'] * _TOTALS_BYTES)
+
+
+def _sums(group_size: int) -> int:
+    """Sums of activations that a column tile has."""
+    return 2 if group_size == 32 else 1
 
 
 def _tile_bytes(bits: int, group_size: int) -> int:

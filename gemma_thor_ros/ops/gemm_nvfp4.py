@@ -9,11 +9,12 @@ bits alone and among others: how the columns are cut depends on M alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops import device, gemv
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments, row_tiles
 from gemma_thor_ros.ops.geglu import geglu_ref
@@ -22,6 +23,7 @@ from gemma_thor_ros.ops.rounding import Array, Rounding, stored
 from gemma_thor_ros.ops.shapes import check
 
 ROWS_PER_LAUNCH_TILE = 16                # activation rows of one pass over the weights
+TILE_BYTES = 576                         # codes and scales
 _MAX_WARPS = 16
 _MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 registers each; long
                                          # loops have room for 3
@@ -51,6 +53,11 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
     """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows."""
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
                        x=x)['T']
+    single = single_spec(weight.columns, weight.interleaved, device.has_e2m1_conversion(),
+                         device.info().shared_bytes_per_block) if num_tokens == 1 else None
+    if single:
+        _launch_single(out, x, weight, single, stream)
+        return
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.interleaved,
                                   device.has_e2m1_conversion(), weight.num_row_tiles))
     constants = dict(kernel.spec.defines)
@@ -59,6 +66,27 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
     device.launch(kernel, grid, constants['K_WARPS'] * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, num_tokens, tiles,
                    weight.num_outputs), stream)
+
+
+def _launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec,
+                   stream: Any) -> None:
+    values = dict(single.defines)
+    share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
+                       values['MIN_BLOCKS'])
+    device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
+                  (out, x, weight.codes, weight.scales, weight.row_scales, share.each, share.more,
+                   weight.num_outputs), stream, gemv.shared_bytes(values, TILE_BYTES, 0))
+
+
+@cache
+def single_spec(columns: int, interleaved: bool, hardware: bool, shared_limit: int,
+                **override: int) -> KernelSpec | None:
+    """What is compiled for one row alone; None: `spec` serves it."""
+    values = gemv.constants(columns, cut(columns), TILE_BYTES, 0, shared_limit, **override)
+    if values is None:
+        return None
+    return KernelSpec.of('gemv_nvfp4', **values, GEGLU=int(interleaved),
+                         E2M1_HARDWARE=int(hardware))
 
 
 def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_row_tiles: int,
@@ -115,4 +143,4 @@ def cut(columns: int) -> tuple[int, int]:
 def bytes_moved(num_tokens: int, num_outputs: int, columns: int, interleaved: bool = False) -> int:
     """The weights once, the rows in and out."""
     tiles = row_tiles(num_outputs, interleaved) * -(-columns // TILE_COLUMNS)
-    return tiles * 576 + num_tokens * (num_outputs + columns) * 2
+    return tiles * TILE_BYTES + num_tokens * (num_outputs + columns) * 2

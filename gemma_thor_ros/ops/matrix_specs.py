@@ -29,11 +29,12 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
                      (shape.num_q_heads * shape.head_dim, hidden_size)]
     specs = [fragment_order.spec(hardware)]
     for count in rows:
-        specs += [gemm_nvfp4.spec(columns, count, False, hardware, row_tiles(outputs, False))
-                  for columns, outputs in matrices]
-        specs += [gemm_nvfp4.spec(hidden_size, count, True, hardware,
-                                  row_tiles(intermediate_size, True)),
-                  head_nvfp4.spec(hidden_size, count, shared_limit, hardware),
+        uses = [(*matrix, False) for matrix in matrices]
+        for columns, outputs, pair in [*uses, (hidden_size, intermediate_size, True)]:
+            single = gemm_nvfp4.single_spec(columns, pair, hardware, shared_limit)
+            specs.append(single if single and count == 1 else gemm_nvfp4.spec(
+                columns, count, pair, hardware, row_tiles(outputs, pair)))
+        specs += [head_nvfp4.spec(hidden_size, count, shared_limit, hardware),
                   gemm_bf16.spec(hidden_size, count, True)]
     if experts:
         num_experts, num_chosen, expert_size = experts

@@ -209,30 +209,37 @@ def _out(*shape: int, dtype: Any = np.uint16) -> Any:
 
 
 def _gemm(stream: Any, pair: bool = False) -> tuple[Array, Array]:
+    """Rows together, and one alone, which has a kernel of its own."""
     parts = [_Matrix.random(seed, 48, 128) for seed in range(1 + pair)]
     weight = to_fragments(parts, interleaved=pair, stream=stream)
-    x, out = _bits(_normal(5, _ROWS, 128)), _out(_ROWS, 48)
-    gemm_nvfp4.gemm_nvfp4(out, device.put(x), weight, stream)
+    x, out, alone = _bits(_normal(5, _ROWS, 128)), _out(_ROWS, 48), _out(1, 48)
+    rows = device.put(x)
+    gemm_nvfp4.gemm_nvfp4(out, rows, weight, stream)
+    gemm_nvfp4.gemm_nvfp4(alone, rows[:1], weight, stream)
     expected = np.empty((_ROWS, 48))
     gemm_nvfp4.gemm_nvfp4_ref(expected, _wide(x), parts, interleaved=pair)
-    return _fetch(out, stream), expected
+    return (np.concatenate([_fetch(out, stream), _fetch(alone, stream)]),
+            np.concatenate([expected, expected[:1]]))
 
 
 def _affine(stream: Any) -> tuple[Array, Array]:
-    """The head and embedding rows of one table in MLX affine codes of 4 bits."""
+    """The head and embedding rows of one table in MLX affine codes of 4 bits; a row alone."""
     words = np.random.default_rng(4).integers(0, 1 << 32, (64, 16), np.uint32)
     scales, biases = _bits(_SCALE * _normal(26, 64, 2)), _bits(_normal(27, 64, 2))
     x, ids = _bits(_normal(28, _ROWS, 128)), np.array([63, 0, 9], np.int32)
     out, hidden = _out(_ROWS, 64, dtype=np.float32), _out(_ROWS, 128, dtype=np.float32)
     table = affine_order.to_affine([affine_order.StoredAffine(
         device.put(words), device.put(scales), device.put(biases), 4, 64)], stream=stream)
-    gemm_affine.head_affine(out, device.put(x), table, 30.0, stream)
+    rows, alone = device.put(x), _out(1, 64, dtype=np.float32)
+    gemm_affine.head_affine(out, rows, table, 30.0, stream)
+    gemm_affine.head_affine(alone, rows[:1], table, 30.0, stream)
     embed_affine.embed_affine(hidden, device.put(ids), table, 8.0, stream)
     codes = (words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15).reshape(64, 128)
     numbers = codes * np.repeat(_wide(scales), 64, 1) + np.repeat(_wide(biases), 64, 1)
     expected = 30 * np.tanh(_wide(x) @ numbers.T / 30)
-    return (np.concatenate([_fetch(out, stream), _fetch(hidden, stream)], axis=1),
-            np.concatenate([expected, numbers[ids] * 8], axis=1))
+    found = [_fetch(array, stream).ravel() for array in (out, hidden, alone)]
+    return (np.concatenate(found),
+            np.concatenate([expected.ravel(), numbers[ids].ravel() * 8, expected[0]]))
 
 
 def _head(stream: Any) -> tuple[Array, Array]:

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma_thor_ros.ops import device, fragment_order, gemm_bf16, gemm_nvfp4, head_nvfp4
+from gemma_thor_ros.ops import (
+    device,
+    fragment_order,
+    gemm_bf16,
+    gemm_nvfp4,
+    gemv,
+    head_nvfp4,
+)
 from gemma_thor_ros.weights.canonical import Nvfp4Weight
 from gemma_thor_ros.weights.number_formats import E4M3_VALUES
 
@@ -144,6 +151,31 @@ def check_rows_alone(cp: Any, stream: Any, shape: tuple[int, int]) -> None:
 
     on(stream, cp, run)
     assert bool((together == alone).all())
+
+
+def test_a_small_row_alone_goes_through_neighbouring_row_tiles(small: tuple[Any, Any]) -> None:
+    """A block has several row tiles, and a warp several stages of each."""
+    cp, stream = small
+    shape = (201, 2304)
+    single = gemm_nvfp4.single_spec(shape[1], False, device.has_e2m1_conversion(),
+                                    device.info().shared_bytes_per_block)
+    assert single is not None
+    constants = dict(single.defines)
+    if device.info().num_multiprocessors == 3:           # the emulator
+        assert constants['WARP_TILES'] > constants['STAGE_TILES'] * 2
+        assert gemv.share(13, 3, constants['MIN_BLOCKS']) == (6, 2, 1)
+    made = fragment_order.to_fragments([cases.random_weight(cp, shape, 17, NORMAL, 0.01)],
+                                       stream=stream)
+    x = cases.random_rows(cp, (2, shape[1]), 18)
+    together, alone = (cases.poisoned(cp, (2, shape[0]), 'bf16') for _ in range(2))
+
+    def run() -> None:
+        gemm_nvfp4.gemm_nvfp4(together, x, made, stream)
+        for row in range(2):
+            gemm_nvfp4.gemm_nvfp4(alone[row:row + 1], x[row:row + 1], made, stream)
+
+    on(stream, cp, run)
+    assert bool((together == alone).all()) and not bool((alone[0] == alone[1]).all())
 
 
 @pytest.mark.parametrize('num_tokens', [1, 8, 16])

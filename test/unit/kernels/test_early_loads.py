@@ -33,9 +33,13 @@ from gemma_thor_ros.ops.compile import KernelSpec
 FOLDER = Path(__file__).resolve().parents[3] / 'kernels'
 ARCH = 'sm_90a'                          # the first that has the wait
 GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
+SINGLE = gemm_nvfp4.single_spec(5376, True, False, 232448)
+SINGLE_AFFINE = gemm_affine.single_spec(5376, 4, 64, 'geglu', 232448, num_row_tiles=2688)
+assert SINGLE and SINGLE_AFFINE
 # spec, loads that lie before the wait: tiles of weights with their scales, weights of norms
 WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
-          (gemm_affine.spec(5376, 1, 4, 64, num_row_tiles=1024), 2 * 4),
+          (gemm_affine.spec(5376, 8, 4, 64, num_row_tiles=1024), 2 * 4), (SINGLE, 2 * 4 + 1),
+          (SINGLE_AFFINE, 2 * 4),
           (moe_route.spec(2816, 128, 8), 6), (rms_norm.spec('rms_norm_add', 2816, outputs=3), 8),
           (moe_nvfp4.gate_up_spec(2816, 1, 8, 128, False, 3, 232448), 5),
           (moe_nvfp4.down_spec(704, 1, 8, 128, False), 2 * 5),
@@ -75,9 +79,10 @@ def loads_into_registers(archs: ModuleType, spec: KernelSpec) -> list[str]:
 
 
 @pytest.mark.parametrize('spec', [moe_nvfp4.gate_up_spec(2816, 16, 8, 128, False, 3, 232448),
-                                  moe_nvfp4.down_spec(704, 16, 8, 128, False, 3)],
+                                  moe_nvfp4.down_spec(704, 16, 8, 128, False, 3), SINGLE,
+                                  SINGLE_AFFINE],
                          ids=lambda spec: spec.entry)
-def test_weights_of_experts_do_not_wait_in_registers(archs: ModuleType, spec: KernelSpec) -> None:
+def test_streamed_weights_do_not_wait_in_registers(archs: ModuleType, spec: KernelSpec) -> None:
     assert loads_into_registers(archs, spec) == []
     assert len(loads_into_registers(archs, GEMM)) >= 2 * 4       # those of one short pass do
 

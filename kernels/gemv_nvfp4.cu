@@ -1,0 +1,95 @@
+// Copyright 2026 The gemma_thor_ros developers
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemv_nvfp4: out = x W^T for one row x, W in NVFP4, fragment order.
+//             with GEGLU: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
+//
+// out        (N) bf16; with GEGLU (I)
+// x          (M) bf16
+// codes, scales  of (N, M), or (2 I, M), in fragment order
+// row_scales (N / 16, 2) f32   of rows 0..7 and 8..15 of each row tile
+//
+// Bytes moved: N M 9 / 16 of weights, 2 (N + M) of rows. Bound by reading the weights.
+// Block b does row tiles b `each` + min(b, `more`) and on, one more where b < `more`, as gemv.cuh
+// says. Operands, sums and their order are those of gemm_nvfp4, bit for bit.
+//
+// PRECOND: M a multiple of 8, x 16-byte aligned; at most half as many row tiles a block as threads;
+// those of gemv.cuh.
+// Constants: GEGLU, MIN_BLOCKS (resident on one multiprocessor), E2M1_HARDWARE; those of gemv.cuh.
+
+#define CODE_VECTORS TILE_CODE_VECTORS
+#define SCALE_VECTORS (TILE_SCALE_WORDS / 4)
+#define SUMS 0
+#define ROW_POWERS 0
+
+#include "gemv.cuh"
+
+extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
+gemv_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
+           const u32* __restrict__ scales, const float* __restrict__ row_scales, int each,
+           int more, int num_outputs) {
+    const int lane = own_lane(), warp = own_warp(), t = lane & 3;
+    const int block = blockIdx.x, row_tile = block * each + min(block, more);
+    const int count = each + (block < more), first_tile = warp * WARP_TILES;
+    u8* ring = gemv_memory + warp * RING_BYTES;
+    u8* row = gemv_memory + K_WARPS * RING_BYTES + first_tile * ROW_TILE_BYTES;
+    float* totals = (float*)(gemv_memory + K_WARPS * RING_BYTES + COLUMN_TILES * ROW_TILE_BYTES);
+    allow_next_kernel();
+    const u64 start = (u64)row_tile * COLUMN_TILES + first_tile;
+    Requests next = {codes + start * CODE_VECTORS + lane,
+                     (const uint4*)scales + start * SCALE_VECTORS + lane, 0, count * WARP_STAGES};
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; ++i)
+        request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
+    u32 own_scale = 0;
+    if (threadIdx.x < 2 * count)
+        own_scale = load_activation_word(row_scales + 2 * row_tile + threadIdx.x);
+    wait_for_previous_kernel();
+    place_row(row, nullptr, x + first_tile * TILE_COLUMNS, first_tile, lane);
+
+    u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
+#pragma unroll 1
+    for (int r = 0; r < count; ++r) {
+        float acc[2][1][4] = {};
+#pragma unroll 1
+        for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {
+            wait_for_copies<STAGES - 2>();
+            __syncwarp();                // all lanes' copies, and all have read the free stage
+            request_stage(ring + free + lane * 16, next, lane);
+            const u8* stage = ring + slot;
+            const u8* part = row + tile * ROW_TILE_BYTES + t * 16;
+#pragma unroll
+            for (int i = 0; i < STAGE_TILES; ++i) {
+                WeightTile w;
+                w.codes = ((const uint4*)stage)[i * CODE_VECTORS + lane];
+                w.scales = ((const u32*)(stage + STAGE_SCALES))[i * TILE_SCALE_WORDS + (lane >> 1)];
+                ActivationTile activations[1];
+#pragma unroll
+                for (int h = 0; h < 2; ++h)
+                    activations[0].half[h] = *(const uint4*)(part + i * ROW_TILE_BYTES + h * 64);
+                multiply_tile<1>(acc, w, activations);
+            }
+            free = slot;
+            slot = slot == (STAGES - 1) * STAGE_BYTES ? 0 : slot + STAGE_BYTES;
+        }
+        leave_totals(totals + (r * K_WARPS + warp) * TILE_ROWS, acc[0][0][0] + acc[1][0][0],
+                     acc[0][0][2] + acc[1][0][2], lane);
+    }
+    // the scales of the rows take the place of what the rings held
+    __syncthreads();
+    if (threadIdx.x < 2 * count) ((u32*)gemv_memory)[threadIdx.x] = own_scale;
+    __syncthreads();
+
+    const float* tile_scales = (const float*)gemv_memory;
+    const int rows_out = GEGLU ? 8 : 16;
+    for (int i = threadIdx.x; i < count * rows_out; i += K_WARPS * WARP) {
+        const int r = i / rows_out, own = i % rows_out, column = (row_tile + r) * rows_out + own;
+        if (column >= num_outputs) continue;
+        float value = sum_of_warps(totals, r, own) * tile_scales[2 * r + (own >> 3)];
+#if GEGLU
+        const float up = sum_of_warps(totals, r, own + 8) * tile_scales[2 * r + 1];
+        value = gelu_tanh(rounded_to_bf16(value)) * rounded_to_bf16(up);
+#endif
+        out[column] = to_bf16(value);
+    }
+}
