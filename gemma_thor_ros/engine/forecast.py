@@ -26,6 +26,7 @@ class Work:
 
     prompt_tokens: int
     tokens: int
+    image_tokens: int = 0                # those of the prompt tokens that are of images
 
 
 class Forecast:
@@ -33,23 +34,30 @@ class Forecast:
 
     token_s: seconds of a step without prompt rows, that is of one token of each sequence.
     prompt_token_s: seconds of one prompt row, from steps whose chunk was at least half full.
+    image_token_s: seconds of a soft token besides, from steps with images: they are encoded there.
     answer_tokens: the usual length of an answer.
     """
 
     def __init__(self, prefill_chunk: int) -> None:
         self.token_s = 0.0
         self.prompt_token_s = 0.0
+        self.image_token_s = 0.0
         self.answer_tokens = 0.0
         self._enough_rows = (prefill_chunk + 1) // 2
 
-    def step_done(self, num_prompt_rows: int, num_decode_rows: int, seconds: float) -> None:
-        """Learn from a step."""
+    def step_done(self, num_prompt_rows: int, num_decode_rows: int, seconds: float,
+                  num_image_rows: int = 0) -> None:
+        """Learn from a step; num_image_rows of its prompt rows are soft tokens."""
         if num_prompt_rows == 0:
             self.token_s = _mean(self.token_s, seconds, _STEP_WEIGHT)
+            return
+        alone = max(0.0, seconds - (self.token_s if num_decode_rows else 0.0))
+        if num_image_rows:               # a tower may take far longer than all rows of text
+            besides = max(0.0, alone - num_prompt_rows * self.prompt_token_s)
+            self.image_token_s = _mean(self.image_token_s, besides / num_image_rows, _STEP_WEIGHT)
         elif num_prompt_rows >= self._enough_rows:
-            beside = self.token_s if num_decode_rows else 0.0
-            self.prompt_token_s = _mean(self.prompt_token_s, max(0.0, seconds - beside)
-                                        / num_prompt_rows, _STEP_WEIGHT)
+            self.prompt_token_s = _mean(self.prompt_token_s, alone / num_prompt_rows,
+                                        _STEP_WEIGHT)
 
     def answer_done(self, num_tokens: int) -> None:
         """Learn from an answer that ended by itself."""
@@ -59,11 +67,16 @@ class Forecast:
         """What a sequence has yet to do, if its answer is of the usual length."""
         usual = max(1.0, min(self.answer_tokens, sequence.request.sampling.max_tokens))
         return Work(max(0, sequence.num_prompt - sequence.num_committed),
-                    max(1, round(usual) - sequence.num_generated))
+                    max(1, round(usual) - sequence.num_generated),
+                    _image_tokens(sequence, sequence.num_committed))
 
     def duration_s(self, work: Work) -> float:
         """Seconds for a piece of work that is running."""
-        return work.prompt_tokens * self.prompt_token_s + work.tokens * self.token_s
+        return self._prompt_s(work) + work.tokens * self.token_s
+
+    def _prompt_s(self, work: Work) -> float:
+        return (work.prompt_tokens * self.prompt_token_s
+                + work.image_tokens * self.image_token_s)
 
     def wait_s(self, ahead: Iterable[Work], num_slots: int) -> float:
         """Seconds until a slot is free for one more, with the work ahead of it in order."""
@@ -83,7 +96,7 @@ class Forecast:
             return
         least = sampling.max_tokens if sampling.ignore_eos and not sampling.stop_ids else max(
             1, sampling.min_tokens)
-        work = Work(sequence.num_prompt - num_cached, least)
+        work = Work(sequence.num_prompt - num_cached, least, _image_tokens(sequence, num_cached))
         needed_s = wait_s + self.duration_s(work)
         if needed_s <= request.deadline_s:
             return
@@ -91,9 +104,15 @@ class Forecast:
             ErrorCode.DEADLINE,
             f'The deadline of {request.deadline_s:g} s can not be met: about {needed_s:.3g} s are '
             f'needed, {wait_s:.3g} s to wait, '
-            f'{work.prompt_tokens * self.prompt_token_s:.3g} s for {work.prompt_tokens} prompt '
-            f'tokens ({num_cached} more are cached) and {work.tokens * self.token_s:.3g} s for an '
+            f'{self._prompt_s(work):.3g} s for {work.prompt_tokens} prompt tokens ('
+            + (f'{work.image_tokens} of images, ' if work.image_tokens else '')
+            + f'{num_cached} more are cached) and {work.tokens * self.token_s:.3g} s for an '
             f'answer of at least {least} tokens.', 'deadline')
+
+
+def _image_tokens(sequence: Sequence, start: int) -> int:
+    """Soft tokens of the prompt from a position on; an image is computed whole."""
+    return sum(image.num_tokens for image in sequence.request.images if image.start >= start)
 
 
 def _mean(old: float, new: float, weight: float) -> float:

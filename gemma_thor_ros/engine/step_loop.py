@@ -165,7 +165,9 @@ class StepLoop:
                     token_ids[-1] if choice.end is FinishReason.STOP else -1)))
         self.decoded.add(num_decoded, now)
         self.prefilled.add(num_prompt_rows, now)
-        self.forecast.step_done(num_prompt_rows, num_decode_rows, now - begin)
+        num_image_rows = sum(stop - start for span in plan.batch.spans
+                             for start, stop in span.blocks)
+        self.forecast.step_done(num_prompt_rows, num_decode_rows, now - begin, num_image_rows)
         self.last_step_ms = (time.monotonic() - begin) * 1e3
 
     def _finish(self, sequence: Sequence, end: End) -> None:

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from gemma_thor_ros.schema import (
     ErrorCode,
     FinishReason,
     Priority,
+    PromptImage,
     QueuePosition,
     Request,
     RequestError,
@@ -87,6 +89,22 @@ class TestForecast:
         for late in ({'wait_s': 0.1}, {'min_tokens': 3}, {'ignore_eos': True}):
             with pytest.raises(RequestError, match='can not be met'):
                 check(0.41, **late)
+
+    def test_images_have_a_speed_of_their_own(self) -> None:
+        """A tower that takes 9 s says nothing of text, and is counted where it has to run."""
+        known = forecast()
+        for _ in range(200):
+            known.step_done(30, 1, 9.4, 20)              # 0.3 s of rows, 0.1 s beside them
+        assert (known.prompt_token_s, known.image_token_s) == pytest.approx((0.01, 0.45), rel=1e-3)
+        shown = PromptImage(5, 20, b'', None, 1)
+        request = Request('r', tuple(range(30)), SamplingParams(max_tokens=1), images=(shown,),
+                          deadline_s=9.0)
+        with pytest.raises(RequestError, match=r'9\.3 s for 30 prompt tokens \(20 of images, 0 '):
+            known.check_deadline(Sequence(request, 0.0), 0, 0.0)
+        known.check_deadline(Sequence(request, 0.0), 26, 0.0)        # behind the image
+        assert known.work(Sequence(request, 0.0)) == Work(30, 1, 20)
+        text = replace(request, images=(), deadline_s=0.41)
+        known.check_deadline(Sequence(text, 0.0), 0, 0.0)
 
     def test_nothing_is_refused_before_speeds_are_known(self) -> None:
         request = Request('r', tuple(range(30)), SamplingParams(), deadline_s=1e-6)
