@@ -32,7 +32,7 @@ TIMES_SAID = Param('times', 'repeats', ('times', 'count', 'repeat', 'n', 'repeti
 CLOCK = Param('time', 'clock', ('time', 'at', 'when', 'clock', 'time_of_day'), ('Time of day', 'At what time', 'Time, as HH:MM', 'When'), 'At what time?')
 WIDER_INTENTS: tuple[Intent, ...] = (
     _flag('safety', 'safety mode; safety', 'Turn the safety mode on or off.; true switches the safety mode on.', 'be (extra |very |)careful from now on; there are children about, be safe', 'you need not be careful any more'),
-    _flag('autopilot', 'autopilot; autonomous mode', 'Turn the autopilot on or off.; true is on.', 'drive yourself from here; take over the wheel; you are the driver now', 'let me drive; I take over; give me the wheel; hands off the wheel'),
+    _flag('autopilot', 'autopilot; autonomous mode', 'Turn the autopilot on or off.; The autopilot drives where this is true.', 'drive yourself from here; take over the wheel; you are the driver now', 'let me drive; I take over; give me the wheel; hands off the wheel'),
     _flag('microphone', 'microphone; mic', 'Turn the microphone on or off.; Whether the microphone is on.', 'listen to me; start listening', 'stop listening; do not listen to us'),
     _flag('avoidance', 'obstacle avoidance; collision avoidance', 'Switch the avoidance of obstacles.; true avoids obstacles.', 'go around things in the way', 'ignore (the |)obstacles; do not stop for obstacles'),
     _flag('tracking', 'face tracking; tracking', 'Switch the tracking of faces.; Whether faces are tracked.', 'keep your eyes on my face; watch my face', 'look away from us; do not watch our faces'),

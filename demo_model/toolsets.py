@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 from demo_model.held_apart import apart
@@ -17,7 +18,15 @@ from demo_model.intents_further import FURTHER_INTENTS
 from demo_model.intents_more import MORE_INTENTS
 from demo_model.intents_wider import WIDER_INTENTS
 from demo_model.made_up import made_up_kind
-from demo_model.phrasing import TrainDraws, identifier, open_words, pick, random_word
+from demo_model.phrasing import (
+    TrainDraws,
+    expand,
+    identifier,
+    open_words,
+    pick,
+    random_name,
+    random_word,
+)
 from demo_model.tools import (
     Json,
     Tool,
@@ -32,7 +41,14 @@ from demo_model.wordings_fifth import FIFTH_WORDINGS
 from demo_model.wordings_first import FIRST_WORDINGS
 from demo_model.wordings_fourth import FOURTH_WORDINGS
 from demo_model.wordings_second import SECOND_WORDINGS
-from demo_model.wordings_sixth import SIXTH_WORDINGS
+from demo_model.wordings_sixth import (
+    DECOYS,
+    NUMBER_TAILS,
+    SIXTH_WORDINGS,
+    TOOL_TAILS,
+    VALUE_TAILS,
+    WORD_TAILS,
+)
 from demo_model.wordings_third import THIRD_WORDINGS
 
 _LISTS = (FIRST_WORDINGS, SECOND_WORDINGS, THIRD_WORDINGS, FOURTH_WORDINGS, FIFTH_WORDINGS, SIXTH_WORDINGS)
@@ -76,9 +92,13 @@ _OPEN_SHARE = 0.35
 # Kinds whose arguments change places, or whose words are rare.
 HARD = ('circle', 'head', 'xy', 'shift', 'deliver', 'guide', 'note', 'load')
 _HARD_SHARE = 0.35                       # of training's sets of other tools that have one of these
+_TAIL_SHARE = 0.2                        # of training's descriptions: with words behind them that change nothing
+_DECOY_SHARE = 0.12                      # of training's other tools: with arguments that are left out
 _FURTHER_SHARE = 0.45                    # of training's sets: may have the kinds of intents_further.py and intents_wider.py
 _MADE_UP_SHARE = 0.3                     # of training's sets of other tools
 
+
+_TOOL_TAILS = apart(TOOL_TAILS, ())
 
 # Kinds that one command may mean both; no tool set has two of a class.
 _ALIKE = (
@@ -225,9 +245,29 @@ def _described(tool: Tool, param: Param, rng: random.Random, several: bool) -> J
             tool.values[param.key] = {'true': True, 'false': False}
         else:
             schema['enum'] = [written[word] for word in said]
+    if text and isinstance(rng, TrainDraws) and rng.random() < _TAIL_SHARE:
+        numeric = schema['type'] in ('number', 'integer')
+        free = numeric or (schema['type'] == 'string' and 'enum' not in schema)
+        tails = NUMBER_TAILS if numeric else WORD_TAILS
+        tail = expand(pick(rng, tails if free and rng.random() < 0.6 else VALUE_TAILS), rng, _tail_words(rng))
+        text += tail if tail[0] in ',.;' else ' ' + tail
     if text:
         schema['description'] = text
     return schema
+
+
+def _tail_words(rng: random.Random) -> Callable[[str], str]:
+    fillers = {'n': lambda: str(rng.randint(1, 9)), 'name': lambda: random_name(rng)}
+    return lambda slot: fillers.get(slot, lambda: random_word(rng))()
+
+
+def _with_decoys(properties: Json, rng: random.Random) -> Json:
+    """The arguments with one or two beside them that are never said and so left out."""
+    items = list(properties.items())
+    for name, text, kind in rng.sample(DECOYS, rng.choice((1, 1, 2))):
+        if name not in properties:
+            items.insert(rng.randint(0, len(items)), (name, {'type': kind, 'description': text}))
+    return dict(items)
 
 
 def other_tool(rng: random.Random, kind: Intent) -> Tool:
@@ -248,12 +288,14 @@ def other_tool(rng: random.Random, kind: Intent) -> Tool:
         tool.names[param.key] = name
         if not param.optional:
             required.append(name)
-    tool.declaration = function(
-        fresh_name(rng, kind.names, _OPEN_SHARE),
-        pick(rng, kind.descriptions),
-        properties,
-        required,
-    )
+    name = fresh_name(rng, kind.names, _OPEN_SHARE)
+    text = pick(rng, kind.descriptions)
+    if isinstance(rng, TrainDraws):
+        if rng.random() < _TAIL_SHARE:
+            text += ' ' + expand(pick(rng, _TOOL_TAILS), rng, _tail_words(rng))
+        if rng.random() < _DECOY_SHARE:
+            properties = _with_decoys(properties, rng)
+    tool.declaration = function(name, text, properties, required)
     return tool
 
 

@@ -275,8 +275,8 @@ def test_switches_are_true_and_false_and_ordinals_numbers() -> None:
         command = command_for(tool, rng, held=False)
         schema = tool.declaration['function']['parameters']
         jsonschema.validate(command.arguments, schema)
-        assert next(iter(schema['properties'].values()))['type'] == 'boolean'
-        on = next(iter(command.arguments.values()))
+        assert schema['properties'][tool.names['state']]['type'] == 'boolean'
+        on = command.arguments[tool.names['state']]
         if re.search(r'\boff\b', command.base):
             assert on is False, command.base
         switched.add(on)
@@ -297,3 +297,19 @@ def test_small_talk_is_a_command_where_a_tool_answers_to_it() -> None:
             said[bool(seed % 2)].add(episode.reply)
     assert STOP in said[False]
     assert STOP not in said[True]
+
+
+def test_arguments_beside_what_is_said_are_left_out() -> None:
+    """Optional ones that nobody says stand in declarations of training, and in no call."""
+    goto = next(kind for kind in KINDS if kind.key == 'goto')
+    decoys = 0
+    for seed in range(300):
+        rng = TrainDraws(seed)
+        tool = other_tool(rng, goto)
+        schema = tool.declaration['function']['parameters']
+        assert schema['required'] == [tool.names['place']]
+        assert list(command_for(tool, rng, held=False).arguments) == [tool.names['place']]
+        decoys += len(schema['properties']) > 1
+        plain = other_tool(random.Random(seed), goto).declaration['function']['parameters']
+        assert len(plain['properties']) == 1
+    assert decoys > 10
