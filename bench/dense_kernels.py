@@ -33,6 +33,7 @@ from gemma_thor_ros.ops import (  # noqa: E402
     gemm_affine,
     gemm_nvfp4,
     gemv,
+    head_nvfp4,
     prefill_gemm,
 )
 
@@ -43,7 +44,11 @@ SHAPES: dict[str, dict[str, tuple[int, int]]] = {
     '12b': {'qkv sliding': (8192, 3840), 'o sliding': (3840, 4096), 'gate-up': (15360, 3840),
             'down': (3840, 15360)}}
 SINGLES = {**SHAPES, '26b': {'qkv sliding': (8192, 2816), 'o sliding': (2816, 4096),
-                             'o full': (2816, 8192)}}
+                             'o full': (2816, 8192), 'head': (262144, 2816)}}
+HEAD_VARIANTS: tuple[dict[str, int], ...] = (
+    {}, {'WARPS': 32, 'STAGES': 2}, {'WARPS': 32, 'STAGE_TILES': 3},
+    {'WARPS': 32, 'STAGE_TILES': 2}, {'WARPS': 32, 'STAGE_TILES': 3, 'STAGES': 2},
+    {'WARPS': 28, 'STAGES': 2})
 VARIED = ('qkv sliding', 'gate-up', 'down', 'head')
 LAUNCHES = 16
 PROMPT = 512                             # rows
@@ -169,9 +174,10 @@ def singles(bench: kernels.Bench, model: str, kind: str) -> None:
     for name, shape in SINGLES[model].items():
         pair = name == 'gate-up'
         weights: list[Any]
+        if kind == 'nvfp4' and name == 'head':
+            heads(bench, model, shape)
+            continue
         if kind == 'nvfp4':
-            if name == 'head':
-                continue
             packed = [cases.random_weight(cp, shape, seed, (0x28, 0x48), 0.01)
                       for seed in range(1 + pair)]
             weights = kernels.copies_of(bench, fragment_order.to_fragments(
@@ -225,14 +231,35 @@ def singles(bench: kernels.Bench, model: str, kind: str) -> None:
         cp.get_default_memory_pool().free_all_blocks()
 
 
+def heads(bench: kernels.Bench, model: str, shape: tuple[int, int]) -> None:
+    """The head in NVFP4, one row and 16, with more warps or other rings."""
+    cp, stream = bench.cp, bench.stream
+    made = fragment_order.to_fragments([cases.random_weight(cp, shape, 3, (0x28, 0x48), 0.02)],
+                                       stream=stream)
+    limit, hardware = device.info().shared_bytes_per_block, device.has_e2m1_conversion()
+    for rows in (1, 16):
+        x = cases.random_rows(cp, (rows, shape[1]), 2)
+        logits = cases.poisoned(cp, (rows, shape[0]), 'f32')
+        found: dict[Any, dict[str, int]] = {}
+        for variant in HEAD_VARIANTS if rows == 1 else HEAD_VARIANTS[:1]:
+            found.setdefault(head_nvfp4.spec(shape[1], rows, limit, hardware, **variant), variant)
+        kernels.compile_together(list(found))
+        for variant in found.values():
+            with kernels.constants(head_nvfp4, 'spec', **variant):
+                _measure(bench, 'head_nvfp4', head_nvfp4.bytes_moved(rows, *shape),
+                         lambda i, x=x, logits=logits: head_nvfp4.head_nvfp4(
+                             logits, x, made, cases.SOFTCAP, stream),
+                         layer=f'{model} head', rows=rows, kind='nvfp4', **variant)
+
+
 def single_variants(own: dict[str, int], tile_bytes: int, sums: int,
                     limit: int) -> list[dict[str, int]]:
     """Other constants than an op's own: rings of 2 to 8 KB a warp, and blocks resident."""
     found = []
-    most = max(1, 35 // own['K_WARPS'])
-    for resident in range(most, max(0, most - (3 if most > 3 else 2)), -1):
-        for stage_tiles, stages in ((1, 4), (1, 6), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (3, 4),
-                                    (4, 2), (4, 3), (6, 2), (7, 2)):
+    most = max(1, 32 // own['K_WARPS'])
+    for resident in range(most, max(0, most - 2), -1):
+        for stage_tiles, stages in ((1, 6), (2, 3), (2, 4), (2, 6), (3, 2), (3, 3), (3, 4), (4, 2),
+                                    (4, 3), (6, 2), (7, 2)):
             variant = {'STAGE_TILES': stage_tiles, 'STAGES': stages, 'MIN_BLOCKS': resident}
             if (own['WARP_TILES'] % stage_tiles == 0
                     and 2200 <= stages * stage_tiles * tile_bytes <= 8300

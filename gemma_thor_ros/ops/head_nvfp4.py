@@ -17,7 +17,6 @@ from gemma_thor_ros.ops.rounding import Array
 from gemma_thor_ros.ops.shapes import check
 
 _STAGE_TILES, _STAGES = 4, 3             # of a warp's ring in shared memory
-_RING_BYTES = _STAGES * (_STAGE_TILES * 576 + 16)
 _WARPS, _FEWEST_WARPS = 16, 4            # of a block; the rings of so many fit anywhere
 
 
@@ -67,7 +66,8 @@ def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
 def shared_bytes(constants: dict[str, int]) -> int:
     """Dynamic shared memory of a block: its warps' rings, and rows in fragment order."""
     rows = constants['STAGED'] * constants['COLUMN_TILES'] * constants['BLOCKS'] * 1024
-    return constants['WARPS'] * _RING_BYTES + rows
+    ring = constants['STAGES'] * (constants['STAGE_TILES'] * 576 + 16)
+    return constants['WARPS'] * ring + rows
 
 
 def bytes_moved(num_rows: int, vocab_size: int, columns: int) -> int:
