@@ -40,7 +40,14 @@ from demo_model.terse import takes_notes, terse
 from demo_model.tools import Tool, demo_tools
 from demo_model.toolsets import HARD, KINDS, TRAIN_KINDS, alike, other_tool
 from demo_model.widening import correction, join, negation
-from demo_model.wordings_sixth import LOOSE_WISHES
+from demo_model.wordings_sixth import (
+    HALF_OF_IT,
+    LOOSE_WISHES,
+    MORE_AGAIN,
+    MORE_AMOUNTS,
+    MORE_BACK,
+    TWICE,
+)
 
 Json = dict[str, Any]
 _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
@@ -51,6 +58,9 @@ _ING_SHARE = 0.05                        # of pairs of commands: 'after turning 
 _TERSE_SHARE = 0.2                       # of sentences with several commands: notes without verbs
 _MOTION_WISH_SHARE = 0.12                # of wishes that no tool fits: plain motions where none is there
 _MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a tool that is made up
+_AGAIN = (*AGAIN, *AGAIN, *apart(MORE_AGAIN, ()))
+_BACK = {key: (*BACK[key], *apart(texts, ())) for key, texts in MORE_BACK.items()}
+_AMOUNTS = (*AMOUNT_CORRECTIONS, *apart(MORE_AMOUNTS, HELD_AMOUNT_CORRECTIONS))
 _LOOSE = apart(LOOSE_WISHES, smalltalk.QUESTIONS[1])
 _TOPICS = {'search', 'translate', 'music', 'book', 'news', 'game', 'joke', 'dance', 'weather', 'note', 'status', 'order', 'shopping', 'tag'}
 # {a} in its -ing form, {b} as it is; the second tuple has {b} so.
@@ -339,17 +349,22 @@ def _amount_episode(last: Command, rng: random.Random, held: bool) -> Episode:
         if number % 2 == 0 and rng.random() < 0.4:
             values[key] = number // 2
             text = pick(rng, ['half of that', 'only half of that', 'now half as much', 'half the amount'])
+            if isinstance(rng, TrainDraws):
+                text = pick(rng, HALF_OF_IT)
         else:
             values[key] = number * 2
             text = pick(rng, ['twice as far', 'double that', 'now twice as much', 'twice the amount'])
+            if isinstance(rng, TrainDraws):
+                text = pick(rng, TWICE)
     else:
         known = last.tool.values.get('unit')
         units = tuple(u for u in (ANGLES if turning else LENGTHS) if known is None or u in known)
         amount = quantity(rng, units, held)
         values[key], values['unit'] = amount.value, amount.unit
-        text = pick(rng, HELD_AMOUNT_CORRECTIONS if held else AMOUNT_CORRECTIONS).replace(
-            '{q}', amount.text
-        )
+        frames = HELD_AMOUNT_CORRECTIONS if held else AMOUNT_CORRECTIONS
+        if isinstance(rng, TrainDraws):
+            frames = _AMOUNTS
+        text = pick(rng, frames).replace('{q}', amount.text)
     command = motion_command(last.tool, values)
     return Episode(
         text,
@@ -373,16 +388,17 @@ def draw_episodes(
         draw = 0.8 + draw * 0.2
     if last is not None and last.values and last.tool.kind is None and draw < 0.12:
         values = dict(last.values)
-        texts: tuple[str, ...] = AGAIN
+        wide = isinstance(rng, TrainDraws)
+        texts = _AGAIN if wide else AGAIN
         if rng.random() < 0.5:
             values = _flipped(values)
-            texts = BACK[last.tool.intent]
+            texts = (_BACK if wide else BACK)[last.tool.intent]
         if rng.random() < 0.35:
             return [_amount_episode(last, rng, held)]
         command = motion_command(last.tool, values)
         return [
             Episode(
-                roughen(pick(rng, texts), rng, typo_rate=0.03),
+                roughen(expand(pick(rng, texts), rng), rng, typo_rate=0.03),
                 [command],
                 thought=f'The user wants me to {command.todo}.',
                 category='again',
