@@ -17,6 +17,8 @@ from gemma_thor_ros.models.kv_cache import bytes_per_page
 from gemma_thor_ros.ops.rounding import KvDtype
 from gemma_thor_ros.schema import ConfigError
 
+_SHORT = 8                               # of a context: what most sequences need at most
+
 
 class Pages(NamedTuple):
     """Pages of the KV cache; checkpoints of prefixes may keep so many of the sliding ones."""
@@ -35,9 +37,11 @@ def plan_memory(
     device: str,
     image_tokens: int = 0,
 ) -> Pages:
-    """Plan for max_sequences as far as the budget goes, then for checkpoints of prefixes.
+    """Plan for one sequence of full context, then for max_sequences, then for checkpoints too.
 
-    image_tokens: of one image at most, which are prefilled in one step whatever the chunk.
+    The others count with an eighth of the context first: a sequence needs its sliding pages at any
+    length, and most are short. Then come the rest of their contexts and the checkpoints of
+    prefixes. image_tokens: of one image at most, prefilled in one step whatever the chunk.
     """
     page_size = config['engine.page_size']
     longest = max(model.sliding_window, drafter.config.window if drafter else 0)
@@ -60,13 +64,19 @@ def plan_memory(
             f'engine.kv_memory is {config["engine.kv_memory"]:g} GiB: raise it or lower '
             'engine.context_length'
         )
-    count = min(config['engine.max_sequences'], budget / one)
     window, most = window_pages(page_size, longest), config['engine.max_checkpoints']
-    # not below 0: where memory sets the count, what is left is 0 but for its rounding
-    affordable = max(0.0, budget - count * one) // max(1, window * sliding_bytes)
-    # Beyond these, checkpoints keep pages that no sequence needs at the moment.
-    extra = int(min(most, affordable)) * window
-    return Pages(int(sliding * count) + extra, int(full * count), most * window)
+    others = config['engine.max_sequences'] - 1
+    short = -(-full // _SHORT)
+    # What memory there is goes to these in order; of the last ones all get the same share.
+    steps = [(others * sliding, others * short),
+             (most * window, others * (full - short))]
+    left, num_sliding, num_full = budget - one, float(sliding), float(full)
+    for more_sliding, more_full in steps:
+        cost = more_sliding * sliding_bytes + more_full * full_bytes
+        share = min(1.0, left / cost) if cost else 1.0
+        num_sliding, num_full = num_sliding + share * more_sliding, num_full + share * more_full
+        left = max(0.0, left - share * cost)
+    return Pages(int(num_sliding), int(num_full), most * window)
 
 
 def choose_kv_dtype(config: EngineConfig, device: str) -> KvDtype:

@@ -31,18 +31,31 @@ def plan(budget_gib: float, image_tokens: int = 0) -> tuple[Pages, int]:
 def test_any_budget_holds_one_whole_sequence_and_is_kept(image_tokens: int) -> None:
     sliding, full = plan_pages(CONTEXT, 1, page_size=16, window=MODEL.sliding_window,
                                prefill_chunk=max(256, image_tokens))
-    # 8 whole sequences need 0.25 or 0.3 GiB; of some budgets rounding leaves less than nothing
+    # with rounding that may leave less than nothing for the next ones
     for budget in np.geomspace(0.05, 0.35, 1001).tolist():
         pages, size = plan(budget, image_tokens)
         assert pages.sliding >= sliding and pages.full >= full, budget
         assert size <= budget * GIB, budget
 
 
-def test_what_is_left_goes_to_checkpoints() -> None:
+def test_all_short_sequences_come_before_a_second_long_one() -> None:
+    """A sequence needs its sliding pages at any length; shares of whole ones had 2 and 5 here."""
+    pages, _ = plan(0.08)
+    assert 3 * 50 <= pages.sliding < 4 * 50 and pages.full >= 256 + 2 * 32
+    pages, _ = plan(0.16)
+    assert 8 * 50 <= pages.sliding < 9 * 50 and pages.full >= 256 + 7 * 32
+
+
+def test_what_is_left_goes_to_long_sequences_and_checkpoints() -> None:
     most, _ = plan(4.0)
     window = most.checkpoints // EngineConfig.from_mapping({})['engine.max_checkpoints']
-    assert most.sliding == 8 * 50 + most.checkpoints and window == 32
-    assert plan(0.25)[0].sliding < plan(0.28)[0].sliding < most.sliding
+    assert most == Pages(8 * 50 + most.checkpoints, 8 * 256, 16 * 32) and window == 32
+    before = plan(0.16)[0]
+    for budget in (0.2, 0.25, 0.3):
+        after = plan(budget)[0]
+        assert before.sliding < after.sliding < most.sliding
+        assert before.full < after.full < most.full
+        before = after
 
 
 def test_too_little_is_refused_with_both_numbers() -> None:
