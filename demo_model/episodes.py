@@ -39,7 +39,7 @@ from demo_model.spoken_numbers import ANGLES, LENGTHS, NUMBER_WORDS, bare_number
 from demo_model.terse import takes_notes, terse
 from demo_model.tools import Tool, demo_tools
 from demo_model.toolsets import HARD, KINDS, TRAIN_KINDS, alike, other_tool
-from demo_model.widening import correction, join, negation
+from demo_model.widening import addressed, correction, join, negation, reasoned
 from demo_model.wordings_sixth import (
     HALF_OF_IT,
     LOOSE_WISHES,
@@ -54,6 +54,7 @@ _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
 _MADE_JOIN_SHARE = 0.3                   # of pairs of commands: joins that are put together
 _AMENDED_SHARE = 0.35                    # of corrections of motions: a part of the command, not all of it
 _LOOSE_SHARE = 0.12                      # of wishes that no tool fits: what nobody asks a robot's tools for
+_BESIDE_SHARE = 0.06                     # of sentences with several commands: a reason, or an address, before them
 _ING_SHARE = 0.05                        # of pairs of commands: 'after turning left 2 m ahead'
 _TERSE_SHARE = 0.2                       # of sentences with several commands: notes without verbs
 _MOTION_WISH_SHARE = 0.12                # of wishes that no tool fits: plain motions where none is there
@@ -164,6 +165,12 @@ def call_episode(tools: list[Tool], rng: random.Random, held: bool, count: int) 
         command_for(rng.choices(pool, weights)[0], rng, held, plain) for _ in range(count)
     ]
     text = sentence(commands[0], rng, held) if count == 1 else _joined(commands, rng, held, plain)
+    if isinstance(rng, TrainDraws) and count > 1:
+        draw = rng.random()
+        if draw < _BESIDE_SHARE:
+            text = reasoned(text, rng, False, True)
+        elif draw < 2 * _BESIDE_SHARE:
+            text = addressed(text, rng, False)
     if count == 2 and commands[0].values and commands[0].tool.kind is None and rng.random() < 0.08:
         text = commands[0].base or commands[0].whole
         commands[1] = motion_command(commands[0].tool, _flipped(commands[0].values))
