@@ -89,6 +89,9 @@ def unfit(config: ModelConfig, weights: TextWeights, page_size: int) -> str:
     if dense:
         return (f'{dense[0]} is not quantised: experts run in NVFP4 or MLX affine, `gemma-thor '
                 'quantize` makes such a checkpoint')
+    half = weights.half_scales()
+    if half:
+        return f'{half} is float16; scales and biases of MLX affine have to be bfloat16 there'
     return ''
 
 

@@ -177,6 +177,18 @@ class TextWeights(Mapping[str, Weight]):
             return [parameter(self._switch_module(name))]
         return [parameter(module) for module in self.disk_modules(name)]
 
+    def half_scales(self) -> str:
+        """On-disk name of MLX affine scales or biases in float16, the router's aside, or ''."""
+        tensors = self._checkpoint.tensors
+        for name, form in self._forms.items():
+            if form is not Form.MLX or name.endswith('router.proj'):
+                continue
+            module = self._switch_module(name) if _is_expert(name) else self._module(name)
+            for stored in (f'{module}.scales', f'{module}.biases'):
+                if tensors[stored].dtype == 'F16':
+                    return stored
+        return ''
+
     def _module(self, name: str) -> str:
         return self._checkpoint.text_prefix + name
 

@@ -29,6 +29,7 @@ from gemma_thor_ros.weights.canonical import DenseWeight, Nvfp4Stack, dense_bf16
 from gemma_thor_ros.weights.checkpoint import open_checkpoint
 from gemma_thor_ros.weights.modules import Form
 from gemma_thor_ros.weights.streaming import StreamedWeights, quantised_table
+from gemma_thor_ros.weights.synth import write_synthetic
 
 
 @pytest.fixture
@@ -202,6 +203,25 @@ class TestChoice:
         monkeypatch.setattr(self.weights, 'form', lambda name: Form.FUSED)
         with pytest.raises(ConfigError, match='gate_proj is not quantised'):
             self.choose('cuda')
+
+
+def test_affine_scales_that_bf16_does_not_hold(tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their type, before anything is read: auto takes the CPU, cuda says which."""
+    monkeypatch.setattr(device, 'find', lambda: '')
+    write_synthetic(tmp_path, 'tiny-dense', 'mlx-4bit-g64', 1)
+    right = open_checkpoint(tmp_path).text_weights()
+    config = dataclasses.replace(       # this preset's own width is not for the kernels
+        ModelConfig.from_dict(open_checkpoint(tmp_path).config), hidden_size=96)
+    assert load_device.choose_device('cuda', config, right, 16) == 'cuda'
+    path = tmp_path / 'model.safetensors'
+    content, name = path.read_bytes(), b'layers.3.mlp.up_proj.biases":{"dtype":"'
+    at = content.index(name) + len(name)
+    path.write_bytes(content[:at] + b'F16" ' + content[at + 5:])     # as many bytes as BF16
+    weights = open_checkpoint(tmp_path).text_weights()
+    assert load_device.choose_device('auto', config, weights, 16) == 'cpu'
+    with pytest.raises(ConfigError, match=r'layers\.3\.mlp\.up_proj\.biases is float16'):
+        load_device.choose_device('cuda', config, weights, 16)
 
 
 class TestDrafters:
