@@ -8,8 +8,10 @@ is sent only where it differs from what the device has. Knows no weights and no 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ class Piece:
     first: int
     num_rows: int
 
-    @property
+    @cached_property
     def position(self) -> int:
         """Position of the first row."""
         return self.span.start_position + self.first - self.span.start_row
@@ -56,18 +58,18 @@ class Pass:
     role: Role
     pieces: tuple[Piece, ...]
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Rows of all pieces."""
         return sum(piece.num_rows for piece in self.pieces)
 
-    @property
+    @cached_property
     def rows(self) -> npt.NDArray[np.int64]:
         """The batch's rows in the order of the pass."""
-        return np.concatenate([np.arange(piece.first, piece.first + piece.num_rows)
-                               for piece in self.pieces])
+        found = [np.arange(piece.first, piece.first + piece.num_rows) for piece in self.pieces]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
-    @property
+    @cached_property
     def key(self) -> Key:
         """The sizes that its launches are made for."""
         if self.role is Role.PREFILL:
@@ -91,7 +93,7 @@ class Key:
 
 def bucket(count: int) -> int:
     """The least bucket that holds `count`."""
-    return next(size for size in BUCKETS if size >= count)
+    return BUCKETS[bisect_left(BUCKETS, count)]
 
 
 def prompt_bucket(count: int) -> int:

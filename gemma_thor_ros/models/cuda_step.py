@@ -443,7 +443,7 @@ def _whole(step: Pass, wanted: list[tuple[int, int]]) -> bool:
 
 def _wanted(step: Pass, batch: Batch) -> list[tuple[int, int]]:
     """(row in the pass, logit row of the batch) of the pass's rows that want logits."""
-    place = {int(row): index for index, row in enumerate(batch.logit_rows)}
+    place = {row: index for index, row in enumerate(batch.logit_rows.tolist())}
     return [(row, place[token]) for row, token in enumerate(step.rows.tolist())
             if token in place]
 
