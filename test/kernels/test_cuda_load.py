@@ -215,12 +215,12 @@ def test_affine_scales_that_bf16_does_not_hold(tmp_path: Path,
         ModelConfig.from_dict(open_checkpoint(tmp_path).config), hidden_size=96)
     assert load_device.choose_device('cuda', config, right, 16) == 'cuda'
     path = tmp_path / 'model.safetensors'
-    content, name = path.read_bytes(), b'layers.3.mlp.up_proj.biases":{"dtype":"'
+    content, name = path.read_bytes(), b'layers.3.self_attn.o_proj.biases":{"dtype":"'
     at = content.index(name) + len(name)
     path.write_bytes(content[:at] + b'F16" ' + content[at + 5:])     # as many bytes as BF16
     weights = open_checkpoint(tmp_path).text_weights()
     assert load_device.choose_device('auto', config, weights, 16) == 'cpu'
-    with pytest.raises(ConfigError, match=r'layers\.3\.mlp\.up_proj\.biases is float16'):
+    with pytest.raises(ConfigError, match=r'layers\.3\.self_attn\.o_proj\.biases is float16'):
         load_device.choose_device('cuda', config, weights, 16)
 
 
