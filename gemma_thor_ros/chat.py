@@ -371,19 +371,18 @@ class Chat:
     def _render(
         self, request: ChatRequest, history: list[Message], request_id: str
     ) -> Prompt:
-        """Render history and messages; old turns go first when the session's share is used up."""
+        """Render history and messages; old turns go when its share of tokens or images is used."""
         limit = self._config['session.max_tokens'] or self._info.context_length // 2
         dropped = 0
         while True:
             messages = joined(history, request.messages)
-            prompt = self._prompt(messages, request, not request.continue_final_message)
-            if not history or len(encode_segments(prompt.segments, self._tokenizer)) <= limit:
-                break
             first = leading_system(history)
             # The oldest turn; the last one kept in the history goes as a whole too.
             size = first_turn_size(history) or len(history) - first
-            if not size:
-                break
+            if not size or self._images.fit(messages):
+                prompt = self._prompt(messages, request, not request.continue_final_message)
+                if not size or len(encode_segments(prompt.segments, self._tokenizer)) <= limit:
+                    break
             del history[first : first + size]
             dropped += size
         if dropped:

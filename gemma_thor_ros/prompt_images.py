@@ -68,7 +68,7 @@ class ImageReader:
 
     def __init__(self, config: EngineConfig, vision: VisionInfo) -> None:
         self._vision = vision
-        self._max_images = config['request.max_images']
+        self._max_images: int = config['request.max_images']
         self._limits = ImageLimits(config['image.max_bytes'] << 20,
                                    config['image.max_pixels'] << 20, config['image.max_ratio'])
         self._kept: OrderedDict[bytes, PreparedImage] = OrderedDict()     # last used last
@@ -83,7 +83,7 @@ class ImageReader:
         The last `num_new` of them are the request's, which errors count from 0. Raises
         RequestError for an image that can't be read, or one too many.
         """
-        count = sum(_is_image(part) for message in messages for part in _parts(message))
+        count = _count(messages)
         if count > self._max_images:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST,
@@ -97,6 +97,10 @@ class ImageReader:
             for number, part in enumerate(message['content'])]}
             if any(map(_is_image, _parts(message))) else message
             for index, message in enumerate(messages)]
+
+    def fit(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Tell whether messages have no more images than a request may have."""
+        return _count(messages) <= self._max_images
 
     def _read_part(self, part: Any, where: str) -> Any:
         if not _is_image(part):
@@ -155,6 +159,10 @@ def with_soft_tokens(segments: Sequence[Segment], media: Sequence[Mapping[str, A
 def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
     content = message.get('content')
     return content if isinstance(content, (list, tuple)) else ()
+
+
+def _count(messages: Sequence[Mapping[str, Any]]) -> int:
+    return sum(_is_image(part) for message in messages for part in _parts(message))
 
 
 def _is_image(part: Any) -> bool:

@@ -37,7 +37,7 @@ class Sighted:
         config = EngineConfig.from_mapping({
             'model.path': str(folder), 'engine.device': 'cpu', 'http.port': 0,
             'engine.prefill_chunk': 64, 'engine.page_size': 8,
-            'image.max_bytes': 1})
+            'image.max_bytes': 1, 'request.max_images': 3})
         self.runtime = Runtime(config)
         self.runtime.start()
         assert self.runtime.wait_ready(60.0), self.runtime.error
@@ -194,3 +194,21 @@ def test_a_session_keeps_its_images(sighted: Sighted) -> None:
                                      user('Why?')), sampling=greedy)).result()
     assert two.token_ids == whole.token_ids
     assert two.usage.prompt_tokens == whole.usage.prompt_tokens > 62
+
+
+def test_a_session_with_an_image_a_turn_goes_on_for_ever(sighted: Sighted) -> None:
+    """Its oldest turns go when there are more images than a request may have."""
+    chat = sighted.runtime.require_chat()
+    greedy = {'temperature': 0.0, 'max_tokens': 4}
+    asked: list[dict[str, Any]] = []
+    for turn in range(6):
+        asked.append(user(image(20 + turn), f'{turn}?'))
+        answer = chat.submit(ChatRequest((asked[-1],), sampling=greedy, session_id='eyes'))
+        asked.append({'role': 'assistant', 'content': answer.result().text})
+    (view,) = [each for each in chat.list_sessions() if each.session_id == 'eyes']
+    assert view.num_messages == 6
+    whole = chat.submit(ChatRequest(tuple(asked[-6:-1]), sampling=greedy)).result()
+    assert whole.text == asked[-1]['content']
+    refused = sighted.post('/v1/chat/completions', messages=[user(*map(image, range(4)))])
+    assert refused.status_code == 400
+    assert 'have 4 images, history included; at most 3' in refused.json()['error']['message']
