@@ -410,12 +410,12 @@ def compile_experts() -> None:
              for rows in moe_nvfp4.KINDS for dense in (0, 3)]
     compile_together([moe_nvfp4.combine_spec(cases.CHOSEN)]
                      + [moe_nvfp4.gate_up_spec(2816, *size, shared) for size in sizes]
-                     + [moe_nvfp4.down_spec(704, *size) for size in sizes])
+                     + [moe_nvfp4.down_spec(704, *size, shared) for size in sizes])
 
 
 def compile_together(specs: Sequence[compiler.KernelSpec]) -> None:
     """Into the cache, by several threads."""
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda spec: compiler.cached_cubin(spec, device.info().arch), specs))
 
 

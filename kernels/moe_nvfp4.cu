@@ -38,9 +38,10 @@
 // BLOCKS (8 tokens or fewer: 1, else 2), NUM_EXPERTS (E), DENSE (0: no dense MLP), WARPS,
 // MIN_BLOCKS, SPLIT (warps of an item: 1, or 2 where COLUMNS is a multiple of 128), STAGE_TILES and
 // STAGES of the ring, ACTIVATIONS and WIDE_ACTIVATIONS (tiles of them in flight for up to 8 and for
-// more rows, divisors of STAGE_TILES), WIDE, NARROW; 0 also FETCH_DENSE, STAGED (rows in shared
-// memory, COLUMNS a multiple of 64: 1 the experts', 2 the dense MLP's too).
-// Dynamic shared memory: the rings; STAGED times the tokens' rows and a line.
+// more rows, divisors of STAGE_TILES), WIDE, NARROW, STAGED (0, or COLUMNS a multiple of 64 and rows
+// in shared memory; of gate_up 1 the experts', 2 the dense MLP's too; of down so many at a time, at
+// least 16); 0 also FETCH_DENSE.
+// Dynamic shared memory: the rings, the staged rows (of gate_up STAGED times all), and a line.
 
 #if ENTRY != 2
 
@@ -122,6 +123,14 @@ __device__ __forceinline__ int first_item() {
     return (threadIdx.x / (WARP * SPLIT) + turn * (TEAMS / 2 + 1)) % TEAMS;
 }
 
+// A team's next item. Who began with one of the dense MLP comes last in the rounds behind the first,
+// so that a round which is not full leaves it out.
+__device__ __forceinline__ int next_item(const Share& share, int item) {
+    const int skipped = share.num_dense <= TEAMS ? share.num_dense : 0;
+    if (item >= TEAMS) return item + TEAMS;
+    return item + TEAMS - skipped + (item < skipped ? TEAMS : 0);
+}
+
 // Which of its team this warp is, and so which part of the columns it has.
 __device__ __forceinline__ int part_of_team() { return threadIdx.x / WARP % SPLIT; }
 
@@ -151,6 +160,19 @@ __device__ __forceinline__ Source source_of(const Work& work, const Routing& rou
     return source_at(codes, scales, row_scales, row_tile * COLUMN_TILES + part, row_tile, lane);
 }
 
+#if BULK
+// The scales of rows g and of rows g + 8 of an item.
+__device__ __forceinline__ float2 load_row_scales(const Work& work, const Routing& routing,
+                                                  const Place& at) {
+    const bool dense = at.unit < DENSE;
+    const float* all = dense ? work.dense.row_scales : work.experts.row_scales;
+    const u32 matrix = dense ? (ENTRY == 1 ? 0 : at.unit) : routing.hit[at.unit - DENSE];
+    const float* of = all + 2 * (matrix * work.num_row_tiles + at.tile);
+    return make_float2(__uint_as_float(load_activation_word(of)),
+                       __uint_as_float(load_activation_word(of + 1)));
+}
+#endif
+
 // One warp's ring, and what it requests next.
 struct Ring {
     Slots slots;
@@ -158,20 +180,23 @@ struct Ring {
     int item, stage;             // of what is requested next; ITEM_STAGES: the next item's first
     Source from;
     int turn;                    // of the pair
+    u32 phase;                   // of the slots that are read (BULK)
 };
 
 __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const Routing& routing,
                                              const Share& share, int lane) {
     if (ring.stage == ITEM_STAGES) {
         ring.stage = 0;
-        ring.item += TEAMS;
+        ring.item = next_item(share, ring.item);
         if (ring.item < share.num_items)
             ring.from = source_of(work, routing, place_of(share, ring.item, work.num_row_tiles),
                                   lane);
     }
     if (ring.item < share.num_items)
         request_stage(ring.slots, ring.filled, ring.from, ring.stage++, lane);
+#if !BULK
     commit_copies();
+#endif
     ring.filled = next_slot(ring.filled);
 }
 
@@ -183,6 +208,12 @@ __device__ __forceinline__ int first_column(int lane) {
 // Rows lie in memory, or staged in shared memory behind the rings: there no read of them waits for
 // weights that were requested before it. Neighbours begin half a line of banks apart.
 #define STAGED_ROW (COLUMNS * 2 + 64)
+
+#if STAGED
+typedef SharedAddress UsualRow;
+#else
+typedef const u16* UsualRow;
+#endif
 
 __device__ __forceinline__ void find_row(const u16*& row, const u16* rows, SharedAddress,
                                          u32 number, int lane) {
@@ -292,7 +323,7 @@ __device__ __forceinline__ void pair_barrier(int pair) {
 // The next item's products with the rows at `rows`.
 template <int NB, typename Row>
 __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
-                                                    const Row (&rows)[NB],
+                                                    const Row (&rows)[NB], const Place& at,
                                                     const Work& work, const Routing& routing,
                                                     const Share& share, int lane) {
     constexpr int AHEAD = tiles_ahead<NB>(Row());
@@ -303,9 +334,18 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
     for (int i = 0; i < AHEAD; ++i)      // of staged ones more would be for nothing
         if (i < ITEM_TILES) load_rows<NB>(x[i], rows, i, lane);
     u32 slot = 0;
+    Totals<NB> total;
+#if BULK
+    total.scale = load_row_scales(work, routing, at);
+#endif
 #pragma unroll(ITEM_STAGES <= 3 ? 3 : 1)
     for (int stage = 0; stage < ITEM_STAGES; ++stage) {
+#if BULK
+        wait_for_arrival(arrival_of(ring.slots, ring.read, lane), ring.phase);
+        ring.phase ^= ring.read == (STAGES - 1) * STAGE_BYTES;
+#else
         wait_for_copies<STAGES - 2>();
+#endif
         __syncwarp();            // what other lanes copied is there, and they have read the slot
         request_next(ring, work, routing, share, lane);      // that is filled now
         slot = ring.read;
@@ -315,8 +355,9 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
             multiply_stage<NB, LAST, AHEAD>(acc, x, stage * STAGE_TILES, ring, rows, lane);
         ring.read = next_slot(ring.read);
     }
-    Totals<NB> total;
+#if !BULK
     total.scale = read_row_scales(ring.slots, slot, lane);
+#endif
 #if SPLIT == 1
 #pragma unroll
     for (int m = 0; m < NB; ++m)
@@ -375,16 +416,12 @@ __device__ __forceinline__ void fetch_dense(const Work& work, const Share& share
 }
 
 #if STAGED
-typedef SharedAddress UsualRow;
-
 __device__ __forceinline__ void stage_rows(SharedAddress to, const u16* x, int num_tokens) {
     for (int i = threadIdx.x; i < num_tokens * (COLUMNS / 8); i += THREADS) {
         const int row = i / (COLUMNS / 8), piece = i - row * (COLUMNS / 8);
         copy_weights(to + row * STAGED_ROW + piece * 16, x + i * 8);
     }
 }
-#else
-typedef const u16* UsualRow;
 #endif
 
 // Rows of activations, where they lie and where they are staged.
@@ -409,7 +446,7 @@ __device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict
         find_row(rows[m], dense ? from.dense_x : from.x, dense ? from.staged_dense : from.staged,
                  dense ? row : row / CHOSEN, lane);
     }
-    const Totals<NB> total = multiply_item<NB, Row>(halves, ring, rows, work, routing, share, lane);
+    const Totals<NB> total = multiply_item<NB, Row>(halves, ring, rows, at, work, routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -440,7 +477,10 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     Share share;
     find_dense(share, num_row_tiles);
     int item = first_item(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, 0};
+#if BULK
+    make_arrivals(ring.slots, lane);
+#endif
     constexpr int EARLY = STAGES - 1 < ITEM_STAGES ? STAGES - 1 : ITEM_STAGES;
     share.num_items = share.num_dense;
     if (item < share.num_dense) {
@@ -477,11 +517,11 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
         request_next(ring, work, routing, share, lane);
 #if STAGED
     // the rows, requested behind some of the weights or in front of all
-    if (requested_before) wait_for_copies<0>();
+    if (BULK || requested_before) wait_for_copies<0>();
     else wait_for_copies<STAGES - 1>();
     __syncthreads();
 #endif
-    for (; item < share.num_items; item += TEAMS) {
+    for (; item < share.num_items; item = next_item(share, item)) {
         const Place at = place_of(share, item, num_row_tiles);
         const int count = num_rows(work, routing, at.unit);
 #define DO_ITEM(NB, ROW)                                                                         \
@@ -504,24 +544,82 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
 
 #elif ENTRY == 1
 
+struct Inputs {
+    const u16 *inner, *dense_inner;
+    SharedAddress staged;
+    int first_unit;              // of those that are staged
+};
+
+// The n-th row of a unit.
+__device__ __forceinline__ const u16* input_row(const Inputs& from, const Routing& routing,
+                                                int unit, int n) {
+    const u32 row = row_of(routing, unit, n);
+    return unit < DENSE ? from.dense_inner + (row * DENSE + unit) * COLUMNS
+                        : from.inner + row * COLUMNS;
+}
+
+__device__ __forceinline__ void find_input(const u16*& row, const Inputs& from,
+                                           const Routing& routing, int unit, int n, int,
+                                           int lane) {
+    row = input_row(from, routing, unit, n) + first_column(lane);
+}
+
+__device__ __forceinline__ void find_input(SharedAddress& row, const Inputs& from, const Routing&,
+                                           int, int n, int rows_before, int lane) {
+    row = from.staged + (rows_before + n) * STAGED_ROW + first_column(lane) * 2;
+}
+
+#if STAGED
+// The block's unit behind this one.
+__device__ __forceinline__ int next_unit(const Share& share, int unit, int num_row_tiles) {
+    const bool last_dense = share.num_dense > 0
+        && unit == place_of(share, share.num_dense - 1, num_row_tiles).unit;
+    return last_dense ? place_of(share, share.num_dense, num_row_tiles).unit : unit + 1;
+}
+
+// Copies the rows of units from from.first_unit on, as many as STAGED; gives the first item that
+// is of a unit behind them, and that unit.
+__device__ __forceinline__ int stage_units(const Inputs& from, const Work& work,
+                                           const Routing& routing, const Share& share, int& unit) {
+    int item = 0, before = 0;
+    for (unit = from.first_unit; ; unit = next_unit(share, unit, work.num_row_tiles)) {
+        item = unit < DENSE ? unit * work.num_row_tiles - share.first_dense
+            : share.num_dense + (unit - DENSE) * work.num_row_tiles - share.first_expert;
+        if (item >= share.num_items) break;
+        const int count = num_rows(work, routing, unit);
+        if (before + count > STAGED) break;
+        for (int i = threadIdx.x; i < count * (COLUMNS / 8); i += THREADS) {
+            const int n = i / (COLUMNS / 8), piece = i - n * (COLUMNS / 8);
+            copy_weights(from.staged + (before + n) * STAGED_ROW + piece * 16,
+                         input_row(from, routing, unit, n) + piece * 8);
+        }
+        before += count;
+    }
+    return min(item, share.num_items);
+}
+#endif
+
 // One item for the up to 8 * NB rows of its unit.
 template <int NB>
 __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __restrict__ dense_parts,
-                                        const u16* inner, const u16* dense_inner, const Place& at,
-                                        int count, int num_outputs, Halves& halves, Ring& ring,
+                                        const Inputs& from, const Place& at, int count,
+                                        int num_outputs, Halves& halves, Ring& ring,
                                         const Work& work, const Routing& routing,
                                         const Share& share, int lane) {
     const int g = lane >> 2;
     const bool dense = at.unit < DENSE;
-    const u16* rows[NB];
+    int rows_before = 0;
+#if STAGED
+    for (int unit = from.first_unit; unit != at.unit;
+         unit = next_unit(share, unit, work.num_row_tiles))
+        rows_before += num_rows(work, routing, unit);
+#endif
+    UsualRow rows[NB];
 #pragma unroll
-    for (int m = 0; m < NB; ++m) {
+    for (int m = 0; m < NB; ++m)
         // a column without a row has any other's: nobody reads what comes of it
-        const u32 row = row_of(routing, at.unit, min(8 * m + g, count - 1));
-        rows[m] = (dense ? dense_inner + (row * DENSE + at.unit) * COLUMNS
-                         : inner + row * COLUMNS) + first_column(lane);
-    }
-    const Totals<NB> total = multiply_item<NB, const u16*>(halves, ring, rows, work, routing, share, lane);
+        find_input(rows[m], from, routing, at.unit, min(8 * m + g, count - 1), rows_before, lane);
+    const Totals<NB> total = multiply_item<NB, UsualRow>(halves, ring, rows, at, work, routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -562,24 +660,44 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     find_dense(share, num_row_tiles);
     find_experts(share, work, routing);
     int item = first_item();
-    if (item >= share.num_items) return;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0};
-    ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
+    if (STAGED ? share.num_items == 0 : item >= share.num_items) return;
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, 0};
+#if BULK
+    make_arrivals(ring.slots, lane);
+#endif
+    if (!STAGED || item < share.num_items)
+        ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i)
         request_next(ring, work, routing, share, lane);
     wait_for_previous_kernel();
-    for (; item < share.num_items; item += TEAMS) {
-        const Place at = place_of(share, item, num_row_tiles);
-        const int count = num_rows(work, routing, at.unit);
-#if BLOCKS == 2
-        if (count > 8)
-            do_item<2>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
-                       ring, work, routing, share, lane);
-        else
+    Inputs from = {inner, dense_inner, 0, 0};
+    int end = share.num_items;
+#if STAGED
+    from.staged = shared_address(weight_rings) + WARPS * RING_BYTES;
+    int unit = place_of(share, 0, num_row_tiles).unit;
+    for (bool first = true; first || end < share.num_items; first = false) {
+        if (!first) __syncthreads();     // everybody has done with the rows before
+        from.first_unit = unit;
+        end = stage_units(from, work, routing, share, unit);
+        commit_copies();
+        wait_for_copies<0>();
+        __syncthreads();
+#else
+    {
 #endif
-            do_item<1>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
-                       ring, work, routing, share, lane);
+        for (; item < end; item = next_item(share, item)) {
+            const Place at = place_of(share, item, num_row_tiles);
+            const int count = num_rows(work, routing, at.unit);
+#if BLOCKS == 2
+            if (count > 8)
+                do_item<2>(results, dense_parts, from, at, count, num_outputs, halves, ring, work,
+                           routing, share, lane);
+            else
+#endif
+                do_item<1>(results, dense_parts, from, at, count, num_outputs, halves, ring, work,
+                           routing, share, lane);
+        }
     }
 }
 

@@ -32,6 +32,7 @@ _RESIDENT = 2                            # blocks of a multiprocessor at once
 _STAGED: dict[int, dict[str, int]] = {
     2: {'STAGED': 2}, 8: {'STAGED': 2, 'WARPS': 16, 'MIN_BLOCKS': 1},
     MAX_TOKENS: {'STAGED': 1, 'WARPS': 16, 'MIN_BLOCKS': 1}}
+_STAGED_DOWN = (16, 32)                  # rows of down, by its blocks of rows, where they fit
 KINDS = tuple(_STAGED)                   # as many tokens as each kind of launch takes at most
 _RESERVED = 1024                         # bytes of shared memory that each block takes besides
 
@@ -144,7 +145,7 @@ def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragm
         num_tokens = rows.stop - start
         kernel = device.compiled(down_spec(
             weight.columns, num_tokens, sizes['K'], weight.num_experts,
-            device.has_e2m1_conversion(), parts))
+            device.has_e2m1_conversion(), parts, device.info().shared_bytes_per_block))
         tiles = weight.num_row_tiles
         items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
         _launch(kernel, items, num_tokens,
@@ -184,8 +185,8 @@ def dynamic_bytes(constants: dict[str, int], num_tokens: int) -> int:
     """Dynamic shared memory of a block: its warps' rings, and staged rows of activations."""
     stage = constants['STAGE_TILES'] * _TILE_BYTES + 16          # with two scales of rows
     rings = constants['WARPS'] * constants['STAGES'] * stage
-    rows = constants['STAGED'] * num_tokens * (2 * constants['COLUMNS'] + 64)
-    return rings + rows + 128 * bool(rows)
+    rows = constants['STAGED'] * (1 if constants['ENTRY'] else num_tokens)
+    return rings + rows * (2 * constants['COLUMNS'] + 64) + 128 * bool(rows)
 
 
 def fixed_bytes(constants: dict[str, int]) -> int:
@@ -210,20 +211,28 @@ def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: in
     """
     split = 2 if columns % (2 * TILE_COLUMNS) == 0 else 1
     constants = {**_constants(0, columns, num_tokens, num_chosen, num_experts, hardware, dense),
-                 'SPLIT': split, 'FETCH_DENSE': int(dense > 0), 'WIDE': 5, 'NARROW': 4}
+                 'SPLIT': split, 'FETCH_DENSE': int(dense > 0), 'WIDE': 5, 'NARROW': 4,
+                 'WIDE_ACTIVATIONS': 2}
     most = next(most for most in _STAGED if num_tokens <= most)
     staged = {**constants, **_STAGED[most]}
-    needed = dynamic_bytes(staged, most) + fixed_bytes(staged)
-    if columns % TILE_COLUMNS == 0 and needed <= shared_limit:
+    if columns % TILE_COLUMNS == 0 and _fits(staged, shared_limit, most):
         constants = staged
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **{**constants, **override})
 
 
 def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, hardware: bool,
-              dense: int = 0, **override: int) -> KernelSpec:
-    """What is compiled for down; dense as in gate_up_spec."""
+              dense: int = 0, shared_limit: int = 0, **override: int) -> KernelSpec:
+    """What is compiled for down; the rest as in gate_up_spec."""
     constants = _constants(1, columns, num_tokens, num_chosen, num_experts, hardware, dense)
+    for rows in _STAGED_DOWN[:constants['BLOCKS']]:
+        staged = {**constants, 'STAGED': rows}
+        if columns % TILE_COLUMNS == 0 and _fits(staged, shared_limit, num_tokens):
+            constants = staged
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **{**constants, **override})
+
+
+def _fits(constants: dict[str, int], shared_limit: int, num_tokens: int) -> bool:
+    return dynamic_bytes(constants, num_tokens) + fixed_bytes(constants) <= shared_limit
 
 
 def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_experts: int,
