@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draft_cases import draft_target, draft_weights
 from draft_gates import drafted_gate, kept_some, scripted
 from engine_gates import Job, chunk_gate, concurrent_gate, make_request
 from forward import random_weights
@@ -24,7 +25,10 @@ from prefix_gates import length_visits, saved_gate, warm_gate
 from test_saved_prefix import value_that_changed
 
 from gemma_thor_ros.models.config import ModelConfig
+from gemma_thor_ros.models.dflash import DFlash
+from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
 from gemma_thor_ros.models.gemma4 import Gemma4
+from gemma_thor_ros.models.mtp import Mtp
 from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight
 from gemma_thor_ros.weights.mlx_bits import quantize_affine
 from gemma_thor_ros.weights.quantize import quantize_nvfp4
@@ -125,11 +129,46 @@ SAMPLE = [case for case in ALL if (case[0] + case[1]) % 2 and case[2:] == (
     (case[0] + case[1]) % 3, (case[0] + case[1] // 3) % 2)]
 
 
+# The drafters that are published for a family, in its ratios of heads.
+DRAFTERS = [('26B-A4B', 'mtp'), ('31B', 'mtp'), ('12B', 'mtp'), ('26B-A4B', 'dflash'),
+            ('31B', 'dflash')]
+
+
+def drafter_config(family: str, kind: str) -> dict[str, Any]:
+    if kind == 'dflash':
+        return {
+            'architectures': ['DFlashDraftModel'], 'model_type': 'qwen3', 'hidden_size': 64,
+            'intermediate_size': 72, 'num_hidden_layers': 3, 'num_attention_heads': 8,
+            'num_key_value_heads': 2, 'head_dim': 16, 'layer_types': [S, S, F],
+            'sliding_window': 20, 'block_size': 8, 'num_target_layers': 4, 'rms_norm_eps': 1e-6,
+            'rope_theta': 1e6, 'vocab_size': 96,
+            'dflash_config': {'mask_token_id': 4, 'target_layer_ids': [0, 2]}}
+    text = {**BASE, 'num_global_key_value_heads': FAMILIES[family]['num_global_key_value_heads'],
+            'hidden_size': 32, 'num_hidden_layers': 3, 'layer_types': [S, S, F],
+            'num_kv_shared_layers': 3, 'vocab_size_per_layer_input': 0}
+    unified = '_unified' if family == '12B' else ''
+    return {'model_type': f'gemma4{unified}_assistant', 'backbone_hidden_size': 64,
+            'use_ordered_embeddings': False, 'text_config': {
+                **text, 'model_type': f'gemma4{unified}_text'}}
+
+
+def drafter_of(family: str, kind: str, gemma: Gemma4) -> Any:
+    raw = drafter_config(family, kind)
+    weights, target = draft_weights(kind, raw), draft_target(gemma)
+    made: Any = Mtp if kind == 'mtp' else DFlash
+    config: Any = (MtpConfig.from_dict(raw, gemma.config) if kind == 'mtp'
+                   else DFlashConfig.from_dict(raw, gemma.config))
+    return made(config, weights, target, gemma.dtype, gemma.rounding)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     whole = metafunc.config.getoption('--grid')
     if 'case' in metafunc.fixturenames:
         metafunc.parametrize('case', ALL if whole else SAMPLE, ids=lambda case: '-'.join((
             NAMES[case[0]], GATES[case[1]].__name__, FORMS[case[2]], PAGES[case[3]])))
+    if 'published' in metafunc.fixturenames:
+        metafunc.parametrize('published', DRAFTERS if whole else DRAFTERS[2::2],
+                             ids=lambda published: '-'.join(published))
     if 'pair' in metafunc.fixturenames:
         pairs = list(product(NAMES, GATES))
         metafunc.parametrize('pair', pairs if whole else pairs[::len(GATES) - 1],
@@ -144,6 +183,18 @@ def test_the_sample_has_every_one() -> None:
 def test_gate(case: tuple[int, int, int, int]) -> None:
     family, gate, form, pages = case
     assert GATES[gate](model(NAMES[family], FORMS[form], PAGES[pages])) == []
+
+
+def test_drafted_by_the_published_kinds(published: tuple[str, str]) -> None:
+    """Of random weights: hardly a draft is kept, and none may change a token."""
+    family, kind = published
+    gemma = model(family, 'nvfp4', 'fp8')
+
+    def drafted_enough(answers: dict[str, Any]) -> bool:
+        return sum(each.usage.drafted_tokens for each in answers.values()) > 20
+    assert drafted_gate(gemma, lambda: [job for job in jobs() if job.cancel_step < 0],
+                        lambda *_: drafter_of(family, kind, gemma), num_drafts=5, page_size=PAGE,
+                        stop_ids=(), expect=drafted_enough) == []
 
 
 class RowVariant:
