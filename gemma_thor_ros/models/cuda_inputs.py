@@ -25,6 +25,7 @@ from gemma_thor_ros.ops.staging import StepBuffer
 
 Int32 = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
+_UNSENT = -2                             # no entry of any table
 Zeros = Callable[[tuple[int, ...], npt.DTypeLike], Any]
 BUCKETS = (1, 2, 4, 8, 16)
 _CONTROL_BYTES = 4 * 7 * MAX_ROWS        # ids, sequences, positions, spans of four numbers
@@ -164,7 +165,7 @@ class StepInputs:
         self.spans = self.control[3:].reshape(MAX_ROWS, 4)
         self.records = self._step[_CONTROL_BYTES:].reshape(MAX_ROWS, RECORD_BYTES)
         self.tables = {kind: zeros((MAX_ROWS, max_pages), np.int32) for kind in (SLIDING, FULL)}
-        self._mirror = {kind: np.full((MAX_ROWS, max_pages), -1, np.int32)
+        self._mirror = {kind: np.full((MAX_ROWS, max_pages), _UNSENT, np.int32)
                         for kind in (SLIDING, FULL)}
 
     def rows(self, key: Key) -> tuple[Any, Any, Any, Any]:
@@ -262,12 +263,12 @@ class StepInputs:
     def _send_table(self, kind: str, index: int, pages: Int32, needed: tuple[int, int]) -> None:
         low, high = needed
         assert high <= min(self.max_pages, pages.size), (high, self.max_pages, pages.size)
-        assert pages[low:high].min() >= 0, 'a row has no page'
         mirror = self._mirror[kind][index]
-        if np.array_equal(mirror[low:high], pages[low:high]):
+        if mirror[low:high].tobytes() == pages[low:high].tobytes():    # what was sent is no -1
             return
+        assert pages[low:high].min() >= 0, 'a row has no page'
         mirror[low:high] = pages[low:high]
-        mirror[high:] = -1
+        mirror[high:] = _UNSENT
         self._buffer.send(self.tables[kind][index, low:high], mirror[low:high])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -72,11 +73,11 @@ class CudaSampler:
         # a turn is read before its next use: at most two steps are under way
         self._results = device.pinned(4 * TURNS * MAX_ROWS).view(np.int32).reshape(TURNS, -1)
         self._turn = 0
-        self._any_row = pack_rows([_ANY_ROW], vocab_size).records
+        self._padding = pack_rows([_ANY_ROW] * MAX_ROWS, vocab_size).records
 
     def padding(self) -> npt.NDArray[np.uint8]:
         """(MAX_ROWS, RECORD_BYTES) settings of rows that nobody wants."""
-        return np.repeat(self._any_row, MAX_ROWS, axis=0)
+        return self._padding.copy()
 
     def send(self, rows: Sequence[int], settings: Sequence[SampleRow],
              ) -> tuple[Chosen, npt.NDArray[np.uint8]]:
@@ -98,17 +99,19 @@ class CudaSampler:
             self._stream.synchronize()               # launches read the present ones
             self._make_lists(1 << (num_ids - 1).bit_length())
         # the lists seldom change from step to step
-        if not np.array_equal(packed.ids, self._sent_ids):
+        if packed.ids is not self._sent_ids and not np.array_equal(packed.ids, self._sent_ids):
             self._buffer.send(self._ids[:num_ids], packed.ids)
             self._sent_ids = packed.ids
-        if not np.array_equal(packed.values, self._sent_values):
+        if packed.values is not self._sent_values and not np.array_equal(
+                packed.values, self._sent_values):
             self._buffer.send(self._values[:num_ids], packed.values)
             self._sent_values = packed.values
-        if any(row.allowed is not None for row in settings):
+        if packed.has_masks:
             self._buffer.send(self._masks[:packed.masks.shape[0]], packed.masks)
         records = self.padding()
         records[:count] = packed.records
-        chosen = self.next_turn(Chosen(low, np.array(rows) - low, self._results[0], packed.needs))
+        picks = _places(count) if count == len(settings) else np.array(rows) - low
+        chosen = self.next_turn(Chosen(low, picks, self._results[0], packed.needs))
         records[:, TURN_BYTE] = self._turn
         return chosen, records
 
@@ -132,3 +135,8 @@ class CudaSampler:
         self._sent_ids = np.empty(0, np.int32)
         self._sent_values = np.empty(0, np.float32)
         self.num_lists += 1
+
+
+@lru_cache(MAX_ROWS)
+def _places(count: int) -> npt.NDArray[np.int64]:
+    return np.arange(count)

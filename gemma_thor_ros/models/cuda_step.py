@@ -443,6 +443,8 @@ def _whole(step: Pass, wanted: list[tuple[int, int]]) -> bool:
 
 def _wanted(step: Pass, batch: Batch) -> list[tuple[int, int]]:
     """(row in the pass, logit row of the batch) of the pass's rows that want logits."""
+    if batch.logit_rows.size == batch.token_ids.size == step.num_rows:
+        return [*zip(*2 * [step.rows.tolist()], strict=True)]    # all of all
     place = {row: index for index, row in enumerate(batch.logit_rows.tolist())}
     return [(row, place[token]) for row, token in enumerate(step.rows.tolist())
             if token in place]

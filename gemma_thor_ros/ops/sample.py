@@ -49,6 +49,7 @@ _MIX_1 = 0xBF58476D1CE4E5B9              # splitmix64's finaliser (Stafford's va
 _MIX_2 = 0x94D049BB133111EB
 _NO_IDS: Int64 = np.zeros(0, np.int64)
 _NO_VALUES: Float32 = np.zeros(0, np.float32)
+_NO_LISTS = np.zeros(1, np.int32), np.zeros(1, np.float32)
 _LOWEST_MASS = np.float32(-28.0)          # exp(-28) < 2**-40
 _LOWEST_WINNER = np.float32(-49.0)        # noise lies in -3.8 .. 44.4
 _SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
@@ -190,14 +191,16 @@ class PackedRows:
     records: npt.NDArray[np.uint8]
     ids: Int32                           # all lists, one after the other, at least one entry
     values: Float32                      # biases and counts beside their ids, else 0
-    masks: npt.NDArray[np.uint32]        # (M, ceil(V / 32)), bit id % 32 of word id / 32
+    masks: npt.NDArray[np.uint32]        # (M, ceil(V / 32)), bit id % 32 of word id / 32; M > 0
+    has_masks: bool                      # else the one is empty and nobody's
     needs: Needs
 
 
 def pack_rows(rows: Sequence[SampleRow], vocab_size: int) -> PackedRows:
     """The rows of one step for `sample`."""
-    records = np.zeros(len(rows), _RECORD)
-    ids, values = [_NO_IDS], [_NO_VALUES]
+    records: list[npt.NDArray[np.uint8]] = []
+    ids: list[Int64] = []
+    values: list[Float32] = []
     masks: list[npt.NDArray[np.uint32]] = []
     end = 0
 
@@ -209,14 +212,20 @@ def pack_rows(rows: Sequence[SampleRow], vocab_size: int) -> PackedRows:
         return end - new_ids.size, end
 
     distinct: list[SampleRow] = []
-    for place, row in enumerate(rows):
-        if distinct and _alike(row, distinct[-1]):       # most rows of a verify step
-            records[place] = records[place - 1]
-            continue
-        distinct.append(row)
+    kinds: list[int] = []                # of each row
+    last: SampleRow | None = None
+    for row in rows:
         s = row.settings
-        records[place] = _settings_record(s)
-        record = records[place]
+        if (last is not None and s is last.settings and row.suppress_ids is last.suppress_ids
+                and row.allowed is None and last.allowed is None
+                and not row.seen_ids.size and not row.counted_ids.size):
+            kinds.append(len(distinct) - 1)  # as most rows of a verify step
+            continue
+        last = row if not row.seen_ids.size and not row.counted_ids.size else None
+        kinds.append(len(distinct))
+        distinct.append(row)
+        records.append(_settings_record(s).copy())
+        record = records[-1].view(_RECORD)[0]
         if s.bias_ids.size:
             record['bias'] = span(s.bias_ids, s.bias_values)
         if row.suppress_ids.size:
@@ -230,28 +239,28 @@ def pack_rows(rows: Sequence[SampleRow], vocab_size: int) -> PackedRows:
             bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
             bits[:vocab_size] = row.allowed
             masks.append(np.packbits(bits, bitorder='little').view('<u4'))
-    positions = np.array([row.position & 0xFFFFFFFF for row in rows], np.uint32)
-    records['position'] = positions.view(np.int32)
-    ids.append(np.zeros(1, np.int64))
-    values.append(np.zeros(1, np.float32))
-    return PackedRows(
-        records.view(np.uint8).reshape(len(rows), _RECORD.itemsize),
-        np.concatenate(ids).astype(np.int32), np.concatenate(values).astype(np.float32),
-        np.stack(masks) if masks else np.zeros((1, -(-vocab_size // 32)), np.uint32),
-        Needs.of(distinct))
+    # bytes: NumPy copies records field by field
+    packed = np.empty((len(rows), RECORD_BYTES), np.uint8)
+    packed[...] = records[0] if len(records) == 1 else np.stack(records)[kinds]
+    packed.view(np.uint32)[:, POSITION_BYTE // 4] = [row.position & 0xFFFFFFFF for row in rows]
+    lists = _NO_LISTS
+    if ids:
+        lists = (np.concatenate([*ids, np.zeros(1, np.int64)]).astype(np.int32),
+                 np.concatenate([*values, np.zeros(1, np.float32)]).astype(np.float32))
+    return PackedRows(packed, *lists, np.stack(masks) if masks else _no_mask(vocab_size),
+                      bool(masks), Needs.of(distinct))
 
 
-def _alike(a: SampleRow, b: SampleRow) -> bool:
-    """Whether rows of one request differ in their positions alone."""
-    return (a.settings is b.settings and a.suppress_ids is b.suppress_ids and a.allowed is None
-            and b.allowed is None and not (a.seen_ids.size or b.seen_ids.size)
-            and not (a.counted_ids.size or b.counted_ids.size))
+@lru_cache(8)
+def _no_mask(vocab_size: int) -> npt.NDArray[np.uint32]:
+    return np.zeros((1, -(-vocab_size // 32)), np.uint32)
 
 
 @lru_cache(256)
-def _settings_record(s: SampleSettings) -> npt.NDArray[Any]:
-    """The record of a request's settings, (): without lists, mask and position."""
-    record = np.zeros((), _RECORD)
+def _settings_record(s: SampleSettings) -> npt.NDArray[np.uint8]:
+    """The record of a request's settings (RECORD_BYTES,): no lists, no mask, no position."""
+    whole = np.zeros(RECORD_BYTES, np.uint8)
+    record = whole.view(_RECORD)[0]
     greedy = s.temperature < _SMALLEST_TEMPERATURE
     record['temperature'] = 0.0 if greedy else min(s.temperature, _LARGEST_TEMPERATURE)
     record['top_k'], record['top_p'], record['min_p'] = s.top_k, s.top_p, s.min_p
@@ -260,7 +269,7 @@ def _settings_record(s: SampleSettings) -> npt.NDArray[Any]:
     record['seed'] = s.seed & _MASK64
     record['choice'] = np.array(s.choice & 0xFFFFFFFF, np.uint32).view(np.int32)
     record['mask'] = -1
-    return record
+    return whole
 
 
 def sample(tokens: Any, logits: Any, rows: tuple[Any, Any, Any, Any],

@@ -331,7 +331,7 @@ def test_run_ahead_changes_no_token(stream: Any) -> None:
     rig.model._sampler.launch = lambda logits, records, needs, control=None: right(
         logits, records, needs)
     rig.model.graphs = Graphs(rig.stream, rig.model.graphs.enabled)
-    assert generate(rig, 4, True) != plain
+    assert generate(rig, 2, True) != [answer[:3] for answer in plain]
 
 
 def test_a_step_that_was_not_foreseen_is_run(full: None, stream: Any) -> None:
