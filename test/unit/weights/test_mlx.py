@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from .reference_formats import DTYPES, Tensors, bf16, write_folder
 
 DTYPES.setdefault('U32', 'uint32')
 PREFIX = 'language_model.model.'
+GOLDENS = Path(__file__).parents[2] / 'data' / 'goldens'
 
 
 def naive_codes(words: Any, bits: int) -> Any:
@@ -98,6 +100,76 @@ def test_published_layout_facts() -> None:
         specs = mlx_specs('x', (128, rows, columns), MlxSetting(4, 64))
         assert [spec.shape for spec in specs] == [
             (128, rows, words), (128, rows, groups), (128, rows, groups)]
+
+
+@cache
+def golden() -> dict[str, Any]:
+    with np.load(GOLDENS / 'mlx.npz') as arrays:
+        return dict(arrays)
+
+
+def stored(key: str, bits: int, group: int) -> AffineWeight:
+    found = golden()
+    scales, biases = (DenseWeight(found[f'{key}.{part}'], 'bf16') for part in ('scales', 'biases'))
+    return AffineWeight(found[f'{key}.words'], scales, biases, bits, group)
+
+
+@pytest.mark.parametrize('group', GROUP_SIZES)
+@pytest.mark.parametrize('bits', BITS)
+def test_what_mlx_itself_writes_and_reads(bits: int, group: int) -> None:
+    """Each number to the bit, and its products; goldens by scripts/make_mlx_goldens.py."""
+    found, key = golden(), f'{bits}.{group}'
+    weight = stored(key, bits, group)
+    assert np.array_equal(weight.dequantize(np.float32), found[f'{key}.values'])
+    x, theirs = found['x'].astype(np.float64), found[f'{key}.product']
+    exact = x @ weight.dequantize(np.float64).T
+    terms = np.abs(x) @ np.abs(weight.dequantize(np.float64)).T
+    assert (np.abs(theirs - exact) <= 4e-6 * terms).all()
+    other = AffineWeight(weight.words[::-1], weight.scales, weight.biases, bits, group)
+    assert not np.array_equal(other.dequantize(np.float32), found[f'{key}.values'])
+
+
+@pytest.mark.parametrize('group', GROUP_SIZES)
+@pytest.mark.parametrize('bits', BITS)
+def test_our_quantiser_beside_that_of_mlx(bits: int, group: int) -> None:
+    """The same scales and biases, and codes that are nowhere further off: MLX rounds them before
+    its scales are rounded."""
+    found, key = golden(), f'{bits}.{group}'
+    source = bf16_to_float32(found[f'{key}.source'])
+    ours = quantize_affine(source, bits, group)
+    assert np.array_equal(ours.biases, found[f'{key}.biases'])
+    tiny = np.abs(bf16_to_float32(found[f'{key}.scales'])) < 1e-6        # of a constant group
+    assert np.array_equal(ours.scales[~tiny], found[f'{key}.scales'][~tiny])
+    made = AffineWeight(ours.words, DenseWeight(ours.scales, 'bf16'),
+                        DenseWeight(ours.biases, 'bf16'), bits, group)
+    off = np.abs(made.dequantize(np.float64) - source)
+    theirs = np.abs(stored(key, bits, group).dequantize(np.float64) - source)
+    assert (off <= theirs + 1e-7).all()
+    assert float((off ** 2).sum()) > 0 and (unpack(ours.words, bits) == unpack(
+        found[f'{key}.words'], bits)).mean() > 0.3
+
+
+@pytest.mark.parametrize('mode', ['mxfp4', 'nvfp4', 'mxfp8'])
+@pytest.mark.parametrize('told', [True, False])
+def test_what_mlx_writes_in_other_modes_is_refused(tmp_path: Path, mode: str, told: bool) -> None:
+    """By the mode, or without one in the config by the type of the scales."""
+    record = json.loads((GOLDENS / 'mlx.json').read_text())['modes'][mode]
+
+    def plant(tensors: Tensors, recipe: dict[str, Any]) -> None:
+        for name in ('weight', 'scales', 'biases'):
+            del tensors[f'{PREFIX}layers.0.mlp.up_proj.{name}']
+        for name, (dtype, (_, columns)) in record['tensors'].items():
+            shape = 192, columns // 2                    # theirs have twice the columns
+            tensors[f'{PREFIX}layers.0.mlp.up_proj.{name}'] = (
+                dtype[0].upper() + dtype[4:], np.zeros(shape, dtype))
+        if told:
+            recipe[f'{PREFIX}layers.0.mlp.up_proj'] = {
+                'mode': mode, 'bits': record['bits'], 'group_size': record['group_size']}
+
+    assert record['tensors'].keys() == {'weight', 'scales'}
+    words = f'up_proj. is in MLX mode {mode}' if told else 'up_proj.scales. is U8, .* another mode'
+    with pytest.raises(ConfigError, match=words):
+        mixed_pack(tmp_path, plant)[0].text_weights()
 
 
 @pytest.mark.parametrize('wrong', ['high bits first', 'bytes of a word turned round'])
