@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'bench'), str(ROOT / 'test' / 'kernels')]
 
 from gemma_thor_ros.ops import attention_decode as attention  # noqa: E402
 from gemma_thor_ros.ops import kv_append, moe_route, rms_norm, sample  # noqa: E402
-from kernels import Bench  # noqa: E402
+from kernels import Bench, compile_together, constants  # noqa: E402
 
 HIDDEN, EXPERTS, CHOSEN, VOCAB = 2816, 128, 8, 262144
 EPS = 1e-6
@@ -34,6 +34,9 @@ DEPTHS = {'sliding': (256, 1024, 4096), 'full': (256, 4096, 16384, 131072)}
 ROWS = (1, 16)
 PAGE_SIZE = 16
 LAUNCHES = 48
+# blocks resident on a multiprocessor, of attention of one row over few and many keys
+RESIDENT = {('full', True): (1, 2), ('full', False): (1,), ('sliding', True): (2, 1),
+            ('sliding', False): (2, 1)}
 CACHE_BYTES = 512 << 20                  # of pages in turn, eight times an H200's L2
 
 
@@ -118,8 +121,23 @@ class Pages:
         self.ones = cp.ones(self.kv, cp.float32)
 
 
+def compile_attention() -> None:
+    """All that attend() launches, by several threads."""
+    specs = []
+    for name, (dim, kv, group, window, pairs, has_v) in GEOMETRIES.items():
+        for fp8 in (True, False):
+            sizes = dim, group, kv, PAGE_SIZE, window, fp8
+            specs += [attention.spec('attention_decode', *sizes, 16)]
+            specs += [attention.spec('attention_decode_combine', *sizes, rows) for rows in ROWS]
+            for resident in RESIDENT[name, fp8]:
+                specs += [attention.spec('attention_decode', *sizes, 1, MIN_BLOCKS=resident),
+                          attention.append_spec(*sizes, has_v, pairs, MIN_BLOCKS=resident)]
+    compile_together(specs)
+
+
 def attend(bench: Bench) -> None:
     """Attention at several depths, in FP8 and bf16."""
+    compile_attention()
     cp = bench.cp
     for name, depths in DEPTHS.items():
         for fp8, depth, rows in ((f, d, r) for f in (True, False) for d in depths for r in ROWS):
@@ -135,10 +153,31 @@ def attend(bench: Bench) -> None:
                                            p.tables[i % p.copies], (p.ones, p.ones), p.window,
                                            rows, bench.stream)
 
-            bench.measure('attention', attention.bytes_moved(p.seen, rows, p.heads, p.kv, p.dim,
-                                                             p.element),
-                          run, LAUNCHES, layer=name, kv='fp8' if fp8 else 'bf16', depth=depth,
-                          rows=rows)
+            num_bytes = attention.bytes_moved(p.seen, rows, p.heads, p.kv, p.dim, p.element)
+            context = {'layer': name, 'kv': 'fp8' if fp8 else 'bf16', 'depth': depth,
+                       'rows': rows}
+            for resident in RESIDENT[name, fp8] if rows == 1 else (0,):
+                with constants(attention, 'spec', **({'MIN_BLOCKS': resident} if resident
+                                                     else {})):
+                    bench.measure('attention', num_bytes, run, LAUNCHES, **context,
+                                  resident=resident)
+            if rows == 1:
+                measure_append(bench, p, out, scratch, spans, num_bytes, context)
+
+
+def measure_append(bench: Bench, p: Pages, out: Any, scratch: Any, spans: Any, num_bytes: int,
+                   context: dict[str, Any]) -> None:
+    """Norms, rope, the write of K and V and attention of one row in one launch."""
+    cp = bench.cp
+    qkv = bf16(bench, 1, (p.heads + p.kv * (2 if p.has_v else 1)) * p.dim)
+    norm = floats(bench, p.dim)
+    turns = cp.asarray(kv_append.rope_turns(1e4, p.dim, p.pairs))
+    for resident in RESIDENT[context['layer'], p.fp8]:
+        with constants(attention, 'append_spec', MIN_BLOCKS=resident):
+            bench.measure('attention_append', num_bytes, lambda i: attention.attention_append(
+                out, qkv, *p.pages, scratch, spans, p.tables[i % p.copies], (norm, norm), turns,
+                (p.ones, p.ones), (p.ones, p.ones), p.window, EPS, bench.stream), LAUNCHES,
+                **context, resident=resident)
 
 
 def append(bench: Bench) -> None:
@@ -187,16 +226,22 @@ def samplers(bench: Bench) -> None:
                           settings=name, rows=rows)
 
 
+PARTS = {'norms': norms, 'routes': routes, 'append': append, 'samplers': samplers,
+         'attend': attend}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--receipt', type=Path, help='write the records here as JSON')
     parser.add_argument('--commit', default='unknown')
+    parser.add_argument('--parts', default=','.join(PARTS), help='some of these')
     arguments = parser.parse_args()
     bench = Bench('python bench/row_kernels.py', arguments.commit)
     failures = 0
-    for part in (Bench.bandwidth, norms, routes, append, samplers, attend):
+    bench.bandwidth()
+    for part in arguments.parts.split(','):
         try:
-            part(bench)
+            PARTS[part](bench)
         except Exception:  # noqa: BLE001  the other parts' figures are worth having
             traceback.print_exc()
             failures += 1

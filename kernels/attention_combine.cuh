@@ -45,18 +45,12 @@ __device__ __forceinline__ void request_parts(Columns<VEC> (&parts)[AHEAD], cons
 }
 
 // Chunks base .. base + 31 of `count`, in ascending order, AHEAD in flight; the first AHEAD are in
-// `parts` already. `partial` points at this lane's columns of chunk 0.
+// `parts` already. `partial` points at this lane's columns of chunk 0; ml: of chunk base + lane.
 template <int VEC, int AHEAD>
 __device__ __forceinline__ void add_group(Columns<VEC>& sum, float& norm,
                                           Columns<VEC> (&parts)[AHEAD], const float* partial,
-                                          u32 stride, const float2* partial_ml, int base,
-                                          int count, float top, int lane) {
-    float weight = 0.0f, total = 0.0f;
-    if (base + lane < count) {
-        const float2 ml = load_result(partial_ml + base + lane);
-        weight = exp2_fast(ml.x - top);
-        total = __fmul_rn(weight, ml.y);
-    }
+                                          u32 stride, float2 ml, int base, int count, float top) {
+    const float weight = exp2_fast(ml.x - top), total = __fmul_rn(weight, ml.y);
     const int chunks = min(GROUP_CHUNKS, count - base);
     sum = {};
     norm = 0.0f;
@@ -85,10 +79,15 @@ __device__ __forceinline__ void store_columns(u16* out, const Columns<VEC>& sum,
     }
 }
 
+// Maximum and sum of a chunk, of weight 0 past the last.
+__device__ __forceinline__ float2 load_ml(const float2* partial_ml, int chunk, int count) {
+    return chunk < count ? load_result(partial_ml + chunk) : make_float2(LOWEST, 0.0f);
+}
+
 // 32 VEC columns of one query: groups of 32 chunks, each in ascending order, are added in ascending
 // order. By one warp, or by `split` of a block, of which this is number `part`: `room` then holds
-// the groups' sums, and all of them come here together.
-template <int VEC, int AHEAD>
+// the groups' sums, and all of them come here together. MORE_CHUNKS: there may be more than 32.
+template <int VEC, int AHEAD, bool MORE_CHUNKS>
 __device__ __forceinline__ void combine(u16* out, const float* partial, u32 stride,
                                         const float2* partial_ml, int count, float scale, int lane,
                                         int part = 0, int split = 1, float2* room = 0) {
@@ -97,8 +96,16 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, u32 stri
     int base = part * GROUP_CHUNKS;
     Columns<VEC> parts[AHEAD];
     request_parts<VEC, AHEAD>(parts, partial, stride, base, count);  // before the maxima are known
-    float top = LOWEST;
-    for (int c = lane; c < count; c += 32) top = fmaxf(top, load_result(partial_ml + c).x);
+    float2 ml = load_ml(partial_ml, base + lane, count);
+    float top = ml.x;
+    if (MORE_CHUNKS) {
+        float tops[MAX_CHUNKS / 32];     // all at once
+#pragma unroll
+        for (int i = 0; i < MAX_CHUNKS / 32; ++i)
+            tops[i] = load_ml(partial_ml, i * 32 + lane, count).x;
+#pragma unroll
+        for (int i = 0; i < MAX_CHUNKS / 32; ++i) top = fmaxf(top, tops[i]);
+    }
 #pragma unroll
     for (int mask = 16; mask > 0; mask >>= 1) {
         top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, mask));
@@ -106,10 +113,11 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, u32 stri
     Columns<VEC> sum = {}, more;
     float norm = 0.0f, more_norm;
     for (; base < count; base += split * GROUP_CHUNKS) {
-        if (base >= split * GROUP_CHUNKS)
+        if (base >= split * GROUP_CHUNKS) {
             request_parts<VEC, AHEAD>(parts, partial, stride, base, count);
-        add_group<VEC, AHEAD>(more, more_norm, parts, partial, stride, partial_ml, base, count, top,
-                              lane);
+            ml = load_ml(partial_ml, base + lane, count);
+        }
+        add_group<VEC, AHEAD>(more, more_norm, parts, partial, stride, ml, base, count, top);
         if (split > 1) {
             room[base + lane] = make_float2(more.x[0], more_norm);
         } else if (base == 0) {
@@ -141,7 +149,7 @@ __device__ __forceinline__ u64 partial_place(int chunk, int num_rows, u64 row, i
 }
 
 // The same for query head `head` of a row; the chunks of its sequence start at `low_chunk`.
-template <int VEC, int AHEAD>
+template <int VEC, int AHEAD, bool MORE_CHUNKS>
 __device__ __forceinline__ void combine_row(u16* out, const float* partial,
                                             const float2* partial_ml, int num_rows, int max_chunks,
                                             int row, int head, int position, int low_chunk,
@@ -150,7 +158,7 @@ __device__ __forceinline__ void combine_row(u16* out, const float* partial,
     const u64 place = (u64)row * Q_HEADS + head;
     const int first = chunk_of(first_visible(position));
     const int columns = slice * 32 * VEC;
-    combine<VEC, AHEAD>(out + place * D + columns,
+    combine<VEC, AHEAD, MORE_CHUNKS>(out + place * D + columns,
                         partial + partial_place(first - low_chunk, num_rows, row, head) * D
                             + columns,
                         (u32)num_rows * Q_HEADS * D,

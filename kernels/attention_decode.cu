@@ -19,21 +19,23 @@
 // exchange of maxima, one of probabilities.
 //
 // Mapping. Keys are cut into chunks at absolute positions (attention_chunks.cuh). One block of 8
-// warps takes one (sequence, chunk, kv head, group of 16 MT queries) at a time; queries are rows
-// times the GROUP heads that share the kv head. Tiles of 64 keys:
-//   scores: warp w has keys 8w .. 8w + 7 and all of D; each lane copies what it needs of K for
-//     the B operand into shared memory and reads it there, with D permuted in the same way for Q,
-//     which lies in shared memory in the order of the A operand
-//   probabilities: shared memory, in the order of the A operand
+// warps takes one (sequence, chunk, kv head, group of 8 NT queries) at a time; queries are rows
+// times the GROUP heads that share the kv head. Tiles of 64 keys; K and V are the A operands, 16
+// keys or 16 columns, and 8 queries the B operands, of which one row seldom has more:
+//   scores: warps w and w + 4 have keys 16w .. 16w + 15, half of D each; each lane copies what it
+//     needs of K into shared memory and reads it there, with D permuted in the same way for Q,
+//     which lies in shared memory in the order of the B operand; both halves go to shared memory
+//   probabilities: with one query tile every warp computes all, in the order of the B operand, and
+//     nothing but the scores passes a barrier; with more, warp n those of tile n for all
 //   output: warp w has all 64 keys and columns w D / 8 ..; V goes straight into registers, and two
-//     keys of one column are put side by side by a byte permutation
+//     keys of two columns are put side by side by a byte permutation
 // K of the next tile is requested behind the scores, V behind the output, also of the next item's
-// first tile. All loads of a loop share one of the assembler's counters, and whoever waits for one
-// of them waits for all: so copies fetch K, and nothing else that is waited for is loaded, and no
-// loop or branch begins, between V's request and its use.
+// first tile; their pages are looked up before. All loads of a loop share one of the assembler's
+// counters, and whoever waits for one of them waits for all: so copies fetch K, and nothing else
+// that is waited for is loaded, and no loop or branch begins, between V's request and its use.
 // e4m3 numbers become f16 exactly, and q and the probabilities (times 2^15) are f16 then, else all
 // are bf16. The partial results of a query's chunks are added in ascending order: by the block
-// that finishes last where `fused` is set, else by attention_decode_combine. Which of them, MT and
+// that finishes last where `fused` is set, else by attention_decode_combine. Which of them, NT and
 // the number of blocks change no bit; nor do other rows: a hidden key has probability 0, a hidden
 // chunk has weight 0, both add exact zeros.
 // Multiplications and additions that follow one another are intrinsics: the compiler may fuse them
@@ -45,54 +47,70 @@
 //          the wait for the previous kernel
 // PRECOND: max_chunks covers every span
 // PRECOND (FP8): |q| < 65,504
-// PRECOND: with D 512 MT is 1 (bf16), 1 or 2 (FP8): more would not fit into the registers
-// Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), MT (1, 2, 4)
+// Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), NT (1, 2, 4),
+// MIN_BLOCKS resident on a multiprocessor
+
+#ifndef APPEND
+#define APPEND 0
+#endif
 
 #include "attention_chunks.cuh"
 #include "attention_combine.cuh"
 #include "attention_tiles.cuh"
+#include "tickets.cuh"
 
-#define BLOCKS_PER_SM (MT == 1 && D == 256 ? 2 : 1)
+// What attention_append has in the place of q: see kv_append.cu.
+struct Raw {
+    const u16* qkv;
+    const float *q_norm, *k_norm;
+    const u64* turns;
+    const float *k_inverse, *v_inverse;
+    float eps;
+};
+
+#if APPEND
+#include "head_norms.cuh"
+#include "attention_append.cuh"
+
+#endif
+
 #define FUSED_COLUMNS 2                  // of a lane, in the sum of the chunks by the last block
-#define FUSED_AHEAD (FP8 ? 12 : D == 512 ? 8 : 1)   // partial results in flight; more would spill
+// Partial results in flight: those of a window of 1,024 where more would not spill.
+#define FUSED_AHEAD (D == 512 ? 8 : NT > 1 ? (FP8 ? 8 : 2) : FP8 ? 18 : 4)
 #define COMBINE_AHEAD 32                 // of one column, in the launch of its own
-#define HIDDEN __int_as_float(0xff800000)   // minus infinity: exp gives 0
 #define LOG2_E 1.4426950408889634f
 
-// Of one thread for its block, between barriers: far cheaper than each thread's own.
-__device__ __forceinline__ void fence_device() {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+// Before the wait for the previous kernel, and not moved behind it.
+__device__ __forceinline__ float load_scale(const float* from) {
+    return __uint_as_float(load_activation_word(from));
 }
 
 // Before an item's first tile.
-__device__ __forceinline__ void start_sums(float (&total)[MT][2], float (&top)[MT][2],
-                                           float (&acc)[MT][COLUMNS][4]) {
+__device__ __forceinline__ void start_sums(Sums& sums, float (&acc)[MTILES][NT][4]) {
+    sums = {LOWEST, 0.0f};
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
-        total[m][0] = total[m][1] = 0.0f;
-        top[m][0] = top[m][1] = LOWEST;
+    for (int m = 0; m < MTILES; ++m) {
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
+        for (int n = 0; n < NT; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) acc[m][j][i] = 0.0f;
+            for (int i = 0; i < 4; ++i) acc[m][n][i] = 0.0f;
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attention_decode(
+__device__ __forceinline__ void attend(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
-        const u16* q, const u8* k_pages, const u8* v_pages,
+        const u16* q, u8* k_pages, u8* v_pages,
         const float* __restrict__ k_scale, const float* __restrict__ v_scale,
         const int4* __restrict__ spans, const int* __restrict__ page_table, int fused,
-        int num_spans, int num_rows, int max_pages, int max_chunks) {
-    extern __shared__ __align__(16) u8 shared[];
-    uint4* q_tile = (uint4*)shared;                          // (MT, KSTEPS, 32)
-    uint4* p_tile = q_tile + MT * KSTEPS * 32;               // (MT, TILE / 16, 32)
-    float* maxima = (float*)(p_tile + MT * (TILE / 16) * 32);    // (WARPS, QUERIES)
-    float* sums = maxima + WARPS * QUERIES;                  // (WARPS, QUERIES)
-    uint4* k_tile = (uint4*)(sums + WARPS * QUERIES);        // (K_LOADS, WARPS, 32)
+        int num_spans, int num_rows, int max_pages, int max_chunks, const Raw& raw, u8* shared) {
+    uint4* q_tile = (uint4*)shared;                          // (NT, KSTEPS / 2, 32)
+    float* all_scores = (float*)(q_tile + NT * KSTEPS / 2 * 32);     // halves of (QUERIES, TILE)
+    uint4* k_tile = (uint4*)(all_scores + (NT == 1 ? 4 : 2) * QUERIES * TILE);
+    uint2* p_tile = (uint2*)(k_tile + 2 * K_LOADS * WARPS * 32);     // (NT, TILE / 16, 32), NT > 1
+    float* shrinks = (float*)(p_tile + (NT > 1 ? NT * (TILE / 16) * 32 : 0));    // (QUERIES)
     // not in registers: the item whose tiles these are, the next one, and the one after that
-    Item *own = (Item*)(k_tile + K_LOADS * WARPS * 32), *ahead = own + 1, *later = own + 2;
+    Item *own = (Item*)(shrinks + QUERIES), *ahead = own + 1, *later = own + 2;
     u32 *ticket = (u32*)(own + 3), *zero = ticket + 1;
     float* key_scales = (float*)(zero + 1);                  // (KV), for scores in base 2
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -103,16 +121,22 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
         wait_for_previous_kernel();
         return;
     }
-    const int* table = page_table + (u64)item.sequence * max_pages;
     const int low_key = first_visible(item.start), end_key = item.start + item.num_rows;
     int tile_key = item.first_key;
     u32 v[TILE / 16][4][V_WORDS];
+    // of a tile, in the scores; the lane's other key is 8 above
+    const int own_key = warp % KEY_GROUPS * 16 + lane / 4;
+    Pages places = find_pages(page_table + (u64)item.sequence * max_pages, tile_key, low_key,
+                              end_key, warp);
     // keys before the first row's are in the pages
-    const int own_key = warp * 8 + lane / 4;     // of a tile, in the scores
-    if (tile_key + own_key < item.start || tile_key + own_key >= end_key)
-        request_k(k_tile, k_pages, table, item.kv, tile_key + own_key,
-                  tile_key + own_key >= low_key && tile_key + own_key < item.start, lane);
-    load_v(v, v_pages, table, item.kv, tile_key, low_key, item.start, true, warp, lane);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int key = tile_key + own_key + i * 8;
+        if (key < item.start || key >= end_key)
+            request_k(k_tile, k_pages, places.of_k, item.kv, key, i,
+                      key >= low_key && key < item.start, warp, lane);
+    }
+    load_v(v, v_pages, places, item.kv, tile_key, low_key, item.start, true, warp, lane);
     Item next = item;
     index += gridDim.x;
     bool more = find_item(next, index, spans, num_spans);
@@ -121,103 +145,105 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
         *ahead = next;
         *zero = 0;
     }
-    wait_for_previous_kernel();
-    if (tile_key + own_key >= item.start && tile_key + own_key < end_key)
-        request_k(k_tile, k_pages, table, item.kv, tile_key + own_key, true, lane);
-    commit_copies();
-    load_v(v, v_pages, table, item.kv, tile_key, item.start, end_key, false, warp, lane);
-    stage_q(q_tile, q, item);
     if (threadIdx.x < KV)
-        key_scales[threadIdx.x] = FP8 ? k_scale[threadIdx.x] * LOG2_E : LOG2_E;
+        key_scales[threadIdx.x] = FP8 ? __fmul_rn(load_scale(k_scale + threadIdx.x), LOG2_E)
+                                      : LOG2_E;
+#if APPEND
+    const bool owns = item.chunk - item.low_chunk == item.num_chunks - 1;
+    // where the scores of the first tile do not go
+    u8* own_rows = (u8*)(NT == 1 ? all_scores + 2 * QUERIES * TILE : (float*)p_tile);
+    const u64 slot = owns ? (u64)page_table[(u64)item.sequence * max_pages + item.start / S] * S
+                                + item.start % S : 0;
+    Constants constants[JOBS_PER_WARP];
+    float2* table = (float2*)all_scores;             // until there are scores
+    float factors[JOBS_PER_WARP];
+    load_norms(constants, factors, raw, item.kv, warp, lane);
+    stage_turns(table, raw.turns, item.start);
+    commit_copies();
     __syncthreads();
+    wait_for_previous_kernel();
+    stage_heads(q_tile, own_rows, k_pages, v_pages, raw, table, constants, factors, item, owns, slot,
+                warp, lane);
+    __syncthreads();
+    if (owns) take_own(k_tile, v, own_rows, own_key, item.start - tile_key, warp, lane);
+#else
+    wait_for_previous_kernel();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int key = tile_key + own_key + i * 8;
+        if (key >= item.start && key < end_key)
+            request_k(k_tile, k_pages, places.of_k, item.kv, key, i, true, warp, lane);
+    }
+    commit_copies();
+    load_v(v, v_pages, places, item.kv, tile_key, item.start, end_key, false, warp, lane);
+    stage_q(q_tile, q, item);
+    __syncthreads();
+#endif
 
-    float total[MT][2], top[MT][2], acc[MT][COLUMNS][4];
-    start_sums(total, top, acc);
+    Sums sums;
+    float acc[MTILES][NT][4];
+    start_sums(sums, acc);
+    float* scores = all_scores;
     while (true) {
-        float scores[MT][4];
-        wait_for_copies<0>();
-        multiply_qk(scores, q_tile, k_tile, lane);
-        // What comes next, the item's next tile or the next item's first: its K is requested here,
-        // its V as soon as this one's is used up.
+        // what comes next, the item's next tile or the next item's first
         const bool last = tile_key + TILE >= own->stop, any = !last || more;
         const Item* then = last ? ahead : own;
         const int first = then->first_key, next_key = last ? first : tile_key + TILE;
-        const int key_then = next_key + own_key;
-        const int then_start = then->start, then_end = then_start + then->num_rows;
-        const bool real = any & (key_then >= first_visible(then_start)) & (key_then < then_end);
-        request_k(k_tile, k_pages, page_table + (u64)then->sequence * max_pages, then->kv, key_then,
-                  real, lane);
-        commit_copies();
+        const int then_low = first_visible(then->start), then_kv = then->kv;
+        const int then_end = any ? then->start + then->num_rows : 0;
+        places = find_pages(page_table + (u64)then->sequence * max_pages, next_key, then_low,
+                            then_end, warp);
         const float to_base_2 = key_scales[own->kv];
         const int start = own->start, end = start + own->num_rows, group = own->group;
-        // scores[m][2 h + i]: query 8 h + lane / 4 on key 2 (lane % 4) + i of the warp's
-        const int key = tile_key + warp * 8 + lane % 4 * 2;
+        wait_for_copies<0>();
+        multiply_qk(scores, q_tile, k_tile, warp, lane);
 #pragma unroll
-        for (int m = 0; m < MT; ++m) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int query = m * 16 + h * 8 + lane / 4;
-                const int position = start + (group * QUERIES + query) / GROUP;
-                float most = LOWEST;
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const bool seen = key + i <= position && key + i >= first_visible(position)
-                          && position < end;
-                    float& score = scores[m][h * 2 + i];
-                    score = seen ? __fmul_rn(score, to_base_2) : HIDDEN;
-                    most = fmaxf(most, score);
-                }
-                most = fmaxf(most, __shfl_xor_sync(FULL_MASK, most, 1));
-                most = fmaxf(most, __shfl_xor_sync(FULL_MASK, most, 2));
-                if (lane % 4 == 0) maxima[warp * QUERIES + query] = most;
-            }
+        for (int i = 0; i < 2; ++i) {
+            const int key = next_key + own_key + i * 8;
+            request_k(k_tile, k_pages, places.of_k, then_kv, key, i,
+                      (key >= then_low) & (key < then_end), warp, lane);
         }
+        commit_copies();
         __syncthreads();
+        uint2 p[TILE / 16];
+        float shrink[NT][2];             // of queries 2 t and 2 t + 1
+        if (NT == 1 || warp < NT) {
+            const int query = (NT == 1 ? 0 : warp * 8) + lane / 4;
+            const int position = start + (group * QUERIES + query) / GROUP;
+            const int before = tile_key + lane % 4 * 4;      // this lane's keys count from here
+            const float own_shrink = probabilities(
+                p, sums, scores, query, first_visible(position) - before,
+                position < end ? position - before + 1 : -TILE, to_base_2, lane);
+            if (NT == 1) {
+                shrink[0][0] = __shfl_sync(FULL_MASK, own_shrink, lane % 4 * 8);
+                shrink[0][1] = __shfl_sync(FULL_MASK, own_shrink, lane % 4 * 8 + 4);
+            } else {
 #pragma unroll
-        for (int m = 0; m < MT; ++m) {
-            u32 pairs[2];
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int query = m * 16 + h * 8 + lane / 4;
-                float most = top[m][h];
-#pragma unroll
-                for (int w = 0; w < WARPS; ++w) {
-                    most = fmaxf(most, maxima[w * QUERIES + query]);
-                }
-                const float shrink = exp2_fast(top[m][h] - most);
-                top[m][h] = most;
-                total[m][h] = __fmul_rn(total[m][h], shrink);
-#pragma unroll
-                for (int j = 0; j < COLUMNS; ++j) {
-                    acc[m][j][h * 2] *= shrink;
-                    acc[m][j][h * 2 + 1] *= shrink;
-                }
-                const float offset = FP8 ? 15.0f - most : -most;
-                const float p0 = exp2_fast(__fadd_rn(scores[m][h * 2], offset));
-                const float p1 = exp2_fast(__fadd_rn(scores[m][h * 2 + 1], offset));
-                pairs[h] = FP8 ? pack_f16(p0, p1) : pack_bf16(p0, p1);
-                float sum = FP8 ? f16_low(pairs[h]) + f16_high(pairs[h])
-                      : bf16_low(pairs[h]) + bf16_high(pairs[h]);
-                sum += __shfl_xor_sync(FULL_MASK, sum, 1);
-                sum += __shfl_xor_sync(FULL_MASK, sum, 2);
-                if (lane % 4 == 0) sums[warp * QUERIES + query] = sum;
-            }
-            uint2* fragment = (uint2*)(p_tile + (m * (TILE / 16) + warp / 2) * 32 + lane);
-            fragment[warp % 2] = make_uint2(pairs[0], pairs[1]);
-        }
-        __syncthreads();
-#pragma unroll
-        for (int m = 0; m < MT; ++m) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-#pragma unroll
-                for (int w = 0; w < WARPS; ++w) {
-                    total[m][h] = __fadd_rn(
-                        total[m][h], sums[w * QUERIES + m * 16 + h * 8 + lane / 4]);
-                }
+                for (int s = 0; s < TILE / 16; ++s)
+                    p_tile[(warp * (TILE / 16) + s) * WARP + lane] = p[s];
+                if (lane % 4 == 0) shrinks[query] = own_shrink;
             }
         }
-        multiply_pv(acc, p_tile, v, *(volatile u32*)zero, lane);
+        if (NT == 1) {
+            scores = scores == all_scores ? all_scores + 2 * QUERIES * TILE : all_scores;
+        } else {
+            __syncthreads();
+#pragma unroll
+            for (int n = 0; n < NT; ++n) {
+                const float2 both = *(const float2*)(shrinks + n * 8 + lane % 4 * 2);
+                shrink[n][0] = both.x;
+                shrink[n][1] = both.y;
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < MTILES; ++m) {
+#pragma unroll
+            for (int n = 0; n < NT; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) acc[m][n][i] *= shrink[n][i % 2];
+            }
+        }
+        multiply_pv(acc, p, p_tile, v, *(volatile u32*)zero, lane);
         tile_key = next_key;
         if (last && more) {              // looked up before loads that a loop would wait for
             Item found = *ahead;
@@ -225,47 +251,41 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
             more = find_item(found, index, spans, num_spans);
             if (threadIdx.x == 0) *later = found;
         }
-        if (any)
-            load_v(v, v_pages, page_table + (u64)then->sequence * max_pages, then->kv, tile_key,
-                   first_visible(then->start), then->start + then->num_rows, true, warp, lane);
+        load_v(v, v_pages, places, then_kv, tile_key, then_low, then_end, true, warp, lane);
         if (last) {
 #pragma unroll
-            for (int m = 0; m < MT; ++m) {
+            for (int n = 0; n < NT; ++n) {
 #pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const int query = own->group * QUERIES + m * 16 + h * 8 + lane / 4;
+                for (int e = 0; e < 2; ++e) {
+                    const int query = own->group * QUERIES + n * 8 + lane % 4 * 2 + e;
                     if (query < own->num_rows * GROUP) {
                         const int head = own->kv * GROUP + query % GROUP;
                         const u64 row = own->first_row + query / GROUP;
                         const int chunk = own->chunk - own->low_chunk;
+                        float* to = partial + partial_place(chunk, num_rows, row, head) * D
+                                    + (warp * 8 + lane / 4) * COLUMNS;
 #pragma unroll
-                        for (int e = 0; e < 2; ++e) {
-                            const int i = h * 2 + e;
-                            float* to = partial + partial_place(chunk, num_rows, row, head) * D
-                                        + (warp * 8 + lane % 4 * 2 + e) * COLUMNS;
-#pragma unroll
-                            for (int j = 0; j < COLUMNS; j += 4) {
-                                store_vector(to + j, make_float4(
-                                    acc[m][j][i], acc[m][j + 1][i], acc[m][j + 2][i],
-                                    acc[m][j + 3][i]));
-                            }
-                        }
-                        if (warp == 0 && lane % 4 == 0) {
-                            partial_ml[(row * Q_HEADS + head) * max_chunks + chunk] =
-                                make_float2(top[m][h], total[m][h]);
+                        for (int m = 0; m < MTILES; m += 2) {
+                            store_vector(to + m * 2, make_float4(
+                                acc[m][n][e], acc[m][n][2 + e], acc[m + 1][n][e],
+                                acc[m + 1][n][2 + e]));
                         }
                     }
                 }
             }
-            __syncthreads();                 // also: all have read q_tile, p_tile and sums
+            const int tile = NT == 1 ? 0 : warp;     // whose sums this warp has
+            const int query = own->group * QUERIES + tile * 8 + lane / 4;
+            if (warp < NT && lane % 4 == 0 && query < own->num_rows * GROUP) {
+                const int head = own->kv * GROUP + query % GROUP;
+                const u64 row = own->first_row + query / GROUP;
+                partial_ml[(row * Q_HEADS + head) * max_chunks + own->chunk - own->low_chunk] =
+                    make_float2(sums.top, sums.total);
+            }
+            __syncthreads();                 // also: all have read q_tile and p_tile
             if (fused) {
                 u32* counter = tickets
                                + (own->sequence * KV + own->kv) * MAX_GROUPS + own->group;
-                if (threadIdx.x == 0) {
-                    fence_device();
-                    *ticket = atomicAdd(counter, 1u);
-                    fence_device();
-                }
+                if (threadIdx.x == 0) *ticket = take_ticket(counter);
                 __syncthreads();
                 if (*ticket == own->num_chunks - 1) {
                     const int first = own->group * QUERIES;
@@ -274,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
                     const int slices = D / (32 * FUSED_COLUMNS);
                     for (int i = warp; i < count * slices; i += WARPS) {
                         const int query = first + i / slices, row = query / GROUP;
-                        combine_row<FUSED_COLUMNS, FUSED_AHEAD>(
+                        combine_row<FUSED_COLUMNS, FUSED_AHEAD, false>(
                             out, partial, partial_ml, num_rows, max_chunks, own->first_row + row,
                             own->kv * GROUP + query % GROUP, own->start + row, own->low_chunk,
                             i % slices, scale, lane);
@@ -288,17 +308,60 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS_PER_SM) attent
             }
             const bool same = own->sequence == ahead->sequence && own->kv == ahead->kv
                               && own->group == ahead->group;
+#if APPEND
+            if (!same) {
+                stage_turns(table, raw.turns, ahead->start);
+                load_norms(constants, factors, raw, ahead->kv, warp, lane);
+                __syncthreads();
+                stage_heads(q_tile, own_rows, k_pages, v_pages, raw, table, constants, factors,
+                            *ahead, false, 0, warp, lane);
+            }
+#else
             if (!same) stage_q(q_tile, q, *ahead);
+#endif
             __syncthreads();             // all have read the items
             if (threadIdx.x == 0) {
                 *own = *ahead;
                 *ahead = *later;
             }
             __syncthreads();
-            start_sums(total, top, acc);
+            start_sums(sums, acc);
         }
     }
 }
+
+#if APPEND
+
+// One row of one sequence; writes K and V of it, and no q.
+extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) attention_append(
+        u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
+        const u16* qkv, u8* k_pages, u8* v_pages, const float* __restrict__ k_scale,
+        const float* __restrict__ v_scale, const int4* __restrict__ spans,
+        const int* __restrict__ page_table, int fused, int num_spans, int num_rows, int max_pages,
+        int max_chunks, const float* __restrict__ q_norm, const float* __restrict__ k_norm,
+        const u64* __restrict__ turns, const float* __restrict__ k_inverse,
+        const float* __restrict__ v_inverse, float eps) {
+    extern __shared__ __align__(16) u8 shared[];
+    const Raw raw = {qkv, q_norm, k_norm, turns, k_inverse, v_inverse, eps};
+    attend(out, partial, partial_ml, tickets, 0, k_pages, v_pages, k_scale, v_scale, spans,
+           page_table, fused, num_spans, num_rows, max_pages, max_chunks, raw, shared);
+}
+
+#else
+
+extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) attention_decode(
+        u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
+        const u16* q, u8* k_pages, u8* v_pages, const float* __restrict__ k_scale,
+        const float* __restrict__ v_scale, const int4* __restrict__ spans,
+        const int* __restrict__ page_table, int fused, int num_spans, int num_rows, int max_pages,
+        int max_chunks) {
+    extern __shared__ __align__(16) u8 shared[];
+    attend(out, partial, partial_ml, tickets, q, k_pages, v_pages, k_scale, v_scale, spans,
+           page_table, fused, num_spans, num_rows, max_pages, max_chunks, Raw{},
+           shared);
+}
+
+#endif
 
 // One warp for each 32 columns of each of the T Q query heads; with `split` all warps of a block.
 // Rows of no span: untouched.
@@ -312,15 +375,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2) attention_decode_c
     const int slice = index % (D / 32), head = index / (D / 32) % Q_HEADS;
     const int row = index / (D / 32) / Q_HEADS;
     allow_next_kernel();
-    wait_for_previous_kernel();
-    if (row >= num_rows) return;
-    for (int b = 0; b < num_spans; ++b) {
-        const int4 span = spans[b];
-        if (row < span.x || row >= span.x + span.y) continue;
-        combine_row<1, COMBINE_AHEAD>(
-            out, partial, partial_ml, num_rows, max_chunks, row, head, span.z + row - span.x,
-            chunk_of(first_visible(span.z)), slice, FP8 ? v_scale[head / GROUP] : 1.0f, lane,
-            split ? warp : 0, split ? WARPS : 1, room);
-        return;
+    int4 span = {};                      // the row's own; read before the wait
+    if (row < num_rows) {
+        for (int b = 0; b < num_spans && row >= span.x + span.y; ++b) {
+            const uint4 words = load_activations(spans + b);
+            span = {(int)words.x, (int)words.y, (int)words.z, 0};
+            if (row < span.x) span.y = span.x = 0;
+        }
     }
+    const float scale = FP8 ? load_scale(v_scale + head / GROUP) : 1.0f;
+    wait_for_previous_kernel();
+    if (row >= num_rows || row >= span.x + span.y) return;
+    combine_row<1, COMBINE_AHEAD, WINDOW == 0>(
+        out, partial, partial_ml, num_rows, max_chunks, row, head, span.z + row - span.x,
+        chunk_of(first_visible(span.z)), slice, scale, lane, split ? warp : 0, split ? WARPS : 1,
+        room);
 }

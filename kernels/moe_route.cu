@@ -18,20 +18,19 @@
 // its columns, UNITS runs of 32 each; one matrix instruction takes 16 rows and 8 experts. Sums go
 // over a warp's columns, then the warps, then the parts in order, a cut that depends on H alone.
 // The block that comes last for its rows adds the parts and chooses: one warp per row, expert e in
-// lane e % 32.
+// lane e % 32, or for a row alone the whole block.
 //
 // PRECOND: H a multiple of 32; E a multiple of 8 and at most 1,024; K <= 32 and K <= E.
 // Constants: H, E, K, SPLITS, UNITS, PARTS; SPLITS * 8 * UNITS * 32 >= H.
+
+#include "tickets.cuh"
 
 #define WARPS 8
 #define ROWS 16
 #define PER_LANE ((E + WARP - 1) / WARP)
 #define WARP_ROWS (ROWS / WARPS)
-
-// Of one thread for its block, between barriers: far cheaper than each thread's own.
-__device__ __forceinline__ void fence_device() {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
+#define TOGETHER (E <= WARPS * WARP)     // threads for all experts of a row
+#define SHARES (TOGETHER && E <= WARPS * WARP / 2 ? 2 : 1)
 
 // Order of floats as order of integers; NaN is the lowest number, 0 none at all.
 __device__ __forceinline__ u32 order_key(float x) {
@@ -40,18 +39,37 @@ __device__ __forceinline__ u32 order_key(float x) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+// The weights of the experts that lanes 0 .. K - 1 of a warp have, best first, and both written.
+__device__ __forceinline__ void finish(int* expert_ids, float* expert_weights, int my_id,
+                                       float my_z, float best, const float (&scales)[PER_LANE],
+                                       int lane) {
+    const float e = expf(my_z - best);
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < K; ++k) sum += __shfl_sync(FULL_MASK, e, k);
+    float own_scale = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        const float other = __shfl_sync(FULL_MASK, scales[i], my_id % WARP);
+        if (my_id / WARP == i) own_scale = other;
+    }
+    if (lane < K) {
+        expert_ids[lane] = my_id;
+        expert_weights[lane] = e / sum * own_scale;
+    }
+}
+
 // One row's choice by one warp. z: (SPLITS, 16, E) at this row.
 __device__ __forceinline__ void choose(int* expert_ids, float* expert_weights, const float* z,
-                                       const float* __restrict__ per_expert_scale, int lane) {
-    float value[PER_LANE], scales[PER_LANE];
+                                       const float (&scales)[PER_LANE], int lane) {
+    float value[PER_LANE];
     u32 keys[PER_LANE];
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
         const int expert = i * WARP + lane;
-        value[i] = scales[i] = 0.0f;
+        value[i] = 0.0f;
         keys[i] = 0;
         if (expert < E) {
-            scales[i] = per_expert_scale[expert];
 #pragma unroll
             for (int s = 0; s < SPLITS; ++s) value[i] += load_result(z + s * ROWS * E + expert);
             keys[i] = order_key(value[i]);
@@ -86,19 +104,48 @@ __device__ __forceinline__ void choose(int* expert_ids, float* expert_weights, c
             my_z = z_k;
         }
     }
-    const float e = expf(my_z - best);
-    float sum = 0.0f;
+    finish(expert_ids, expert_weights, my_id, my_z, best, scales, lane);
+}
+
+// The same by the whole block, for a row alone: an expert's place is the number of those before it,
+// counted by SHARES threads each. keys, counts (SHARES E) and chosen (K) lie in shared memory.
+__device__ __forceinline__ void choose_together(int* expert_ids, float* expert_weights,
+                                                const float* z, const float (&scales)[PER_LANE],
+                                                u32* keys, u32* counts, float2* chosen) {
+    const int expert = threadIdx.x % E, share = threadIdx.x / E, lane = threadIdx.x % WARP;
+    float value = 0.0f;
+    if (share < SHARES) {
 #pragma unroll
-    for (int k = 0; k < K; ++k) sum += __shfl_sync(FULL_MASK, e, k);
-    float own_scale = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
-        const float other = __shfl_sync(FULL_MASK, scales[i], my_id % WARP);
-        if (my_id / WARP == i) own_scale = other;
+        for (int s = 0; s < SPLITS; ++s) value += load_result(z + s * ROWS * E + expert);
+        if (share == 0) keys[expert] = order_key(value);
     }
-    if (lane < K) {
-        expert_ids[lane] = my_id;
-        expert_weights[lane] = e / sum * own_scale;
+    __syncthreads();
+    if (share < SHARES) {
+        const u32 own = keys[expert];
+        const int first = share * (E / SHARES);
+        u32 count = 0;
+#pragma unroll 8
+        for (int j = 0; j < E / SHARES; j += 4) {
+            const uint4 four = *(const uint4*)(keys + first + j);
+            const u32 others[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int i = 0; i < 4; ++i)      // an equal one of a lower id comes before it too
+                count += others[i] > (first + j + i < expert ? own - 1 : own);
+        }
+        counts[share * E + expert] = count;
+    }
+    __syncthreads();
+    if (share == 0) {
+        u32 place = 0;
+#pragma unroll
+        for (int other = 0; other < SHARES; ++other) place += counts[other * E + expert];
+        if (place < K) chosen[place] = make_float2(__int_as_float(expert), value);
+    }
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        const float2 mine = chosen[lane < K ? lane : 0];
+        finish(expert_ids, expert_weights, __float_as_int(mine.x), mine.y, chosen[0].y, scales,
+               lane);
     }
 }
 
@@ -111,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP)
 moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, float* scores,
           u32* tickets, const u16* x, const u16* __restrict__ w,
           const float* __restrict__ per_expert_scale, const int* sequences, int num_rows) {
-    __shared__ float parts[WARPS][ROWS][8];
+    __shared__ __align__(16) float parts[WARPS][ROWS][8];
     __shared__ u32 ticket, zero;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int first_row = blockIdx.z * ROWS;
@@ -129,6 +176,13 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
                     w + ((u64)p * E + blockIdx.x * 8 + g) * H + column);
         }
     }
+    float scales[PER_LANE];              // of the experts that this lane chooses among, should it
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        const int expert = i * WARP + lane;
+        scales[i] = expert < E ? __uint_as_float(load_activation_word(per_expert_scale + expert))
+                               : 0.0f;
+    }
     if (threadIdx.x == 0) zero = 0;
     wait_for_previous_kernel();
     uint4 low[UNITS], high[UNITS];
@@ -144,24 +198,25 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
         const int row = first_row + warp + i * WARPS;
         sequence[i] = row < num_rows ? (int)load_activation_word(sequences + row) : -1;
     }
+    const int alone = (int)load_activation_word(sequences);      // of row 0
     // The assembler would request each part when the one before is multiplied. It moves no load
     // across a barrier, and nothing that needs what is read behind it (0) before it.
     __syncthreads();
     const u32 none = *(volatile u32*)&zero;
-    float sums[4];
+    float sums[4], others[4];            // two chains of products
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
+    for (int i = 0; i < 4; ++i) sums[i] = others[i] = 0.0f;
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) {
             const uint4& b = weights[u][p];
             mma_bf16(sums, low[u].x, high[u].x, low[u].y, high[u].y, b.x | none, b.y | none);
-            mma_bf16(sums, low[u].z, high[u].z, low[u].w, high[u].w, b.z | none, b.w | none);
+            mma_bf16(others, low[u].z, high[u].z, low[u].w, high[u].w, b.z | none, b.w | none);
         }
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) parts[warp][g + i / 2 * 8][2 * t + i % 2] = sums[i];
+    for (int i = 0; i < 4; ++i) parts[warp][g + i / 2 * 8][2 * t + i % 2] = sums[i] + others[i];
     __syncthreads();
     float* z = scores + (u64)blockIdx.z * SPLITS * ROWS * E;
     if (threadIdx.x < ROWS * 8) {
@@ -172,22 +227,22 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
         z[((u64)blockIdx.y * ROWS + row) * E + blockIdx.x * 8 + expert] = sum;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        fence_device();
-        ticket = atomicAdd(tickets + blockIdx.z, 1u);
-        fence_device();
-    }
+    if (threadIdx.x == 0) ticket = take_ticket(tickets + blockIdx.z);
     __syncthreads();
     if (ticket != gridDim.x * gridDim.y - 1) return;
     if (threadIdx.x == 0) tickets[blockIdx.z] = 0;
+    if (TOGETHER && num_rows == 1 && alone >= 0) {
+        choose_together(expert_ids, expert_weights, z, scales, (u32*)parts, (u32*)parts + E,
+                        (float2*)((u32*)parts + (1 + SHARES) * E));
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < WARP_ROWS; ++i) {
         const int r = warp + i * WARPS;
         const u64 row = first_row + r;
         if (row >= num_rows) break;
         if (sequence[i] >= 0) {
-            choose(expert_ids + row * K, expert_weights + row * K, z + r * E, per_expert_scale,
-                   lane);
+            choose(expert_ids + row * K, expert_weights + row * K, z + r * E, scales, lane);
         } else if (lane < K) {
             expert_ids[row * K + lane] = -1;
             expert_weights[row * K + lane] = 0.0f;

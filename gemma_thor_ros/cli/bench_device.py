@@ -263,8 +263,10 @@ def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDt
     return distinct
 
 
-# how the dense MLP runs beside the experts: CudaOps' joined and branches
-_WAYS = {'joined': (True, True), 'two streams': (False, True), 'one by one': (False, False)}
+# how the dense MLP runs beside the experts, and one row's K and V are written: CudaOps' joined,
+# branches and appended
+_WAYS = {'joined': (True, True, True), 'two streams': (False, True, True),
+         'one by one': (False, False, True), 'joined, kv_append apart': (True, True, False)}
 
 
 def nodes(bench: Bench, keys: Sequence[Key]) -> None:
@@ -272,12 +274,13 @@ def nodes(bench: Bench, keys: Sequence[Key]) -> None:
     ops = bench.model.ops
     for key in keys:
         for way, chosen in _WAYS.items():
-            kept, (ops.joined, ops.branches) = (ops.joined, ops.branches), chosen
+            kept = ops.joined, ops.branches, ops.appended
+            ops.joined, ops.branches, ops.appended = chosen
             times = times_us(bench.model.stream, bench.model.launches(key))
-            ops.joined, ops.branches = kept
+            ops.joined, ops.branches, ops.appended = kept
             time = bench.records.add('graph_us', times, 'us', **bench.context, path='node',
                                      way=way, rows=key.num_rows)
-            bench.say(f'{key}, dense MLP {way}: {time / 1e3:.3f} ms')
+            bench.say(f'{key}, {way}: {time / 1e3:.3f} ms')
         _node_table(bench, key)
 
 

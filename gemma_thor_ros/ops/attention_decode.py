@@ -78,27 +78,67 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
     """
     sizes = check('attention_decode', out=out, q=q, k_pages=k_pages, v_pages=v_pages, spans=spans,
                   page_table=page_table)
+    shape = _scratch_shape(scratch, sizes)
     assert sizes['four'] == 4 and 0 < max_rows <= MAX_SPAN_ROWS, (sizes, max_rows)
-    shape = scratch.partial.shape
+    attention = spec('attention_decode', sizes['D'], sizes['Q'] // sizes['KV'], sizes['KV'],
+                     sizes['S'], window, k_pages.dtype.itemsize == 1, max_rows)
+    _launch(attention, sizes, shape, out, scratch, q, (k_pages, v_pages), scales, spans,
+            page_table, (), max_rows, stream)
+
+
+def attention_append(out: Any, qkv: Any, k_pages: Any, v_pages: Any, scratch: AttentionScratch,
+                     spans: Any, page_table: Any, norms: tuple[Any, Any], turns: Any,
+                     scales: tuple[Any, Any], inverse_scales: tuple[Any, Any],
+                     window: int | None, eps: float, stream: Any) -> None:
+    """Enqueue kv_append and attention_decode of one row of one sequence as one launch.
+
+    out (1, Q, D) bf16 and the row's K and V in their pages, the same bits as of the two launches;
+    q is not written. Arguments as there: qkv (1, (Q + KV [+ KV]) D) bf16, norms two arrays (D,)
+    f32, turns (pairs,) u64, spans (1, 4) i32.
+    """
+    sizes = check('attention_append', out=out, qkv=qkv, k_pages=k_pages, v_pages=v_pages,
+                  spans=spans, page_table=page_table, q_norm=norms[0], k_norm=norms[1])
+    shape = _scratch_shape(scratch, sizes)
+    num_heads = sizes['Q'] + 2 * sizes['KV']
+    has_v = sizes['N'] == num_heads * sizes['D']
+    assert has_v or sizes['N'] == (num_heads - sizes['KV']) * sizes['D'], sizes
+    assert sizes['T'] == sizes['B'] == 1 and sizes['four'] == 4 and can_append(sizes['KV']), sizes
+    attention = append_spec(sizes['D'], sizes['Q'] // sizes['KV'], sizes['KV'], sizes['S'], window,
+                            k_pages.dtype.itemsize == 1, has_v, turns.shape[0])
+    _launch(attention, sizes, shape, out, scratch, qkv, (k_pages, v_pages), scales, spans,
+            page_table, (*norms, turns, *inverse_scales, float(eps)), 1, stream)
+
+
+def can_append(num_kv_heads: int) -> bool:
+    """Whether `attention_append` runs here: the last chunk of each kv head is a block's first."""
+    return num_kv_heads <= device.info().num_multiprocessors
+
+
+def _scratch_shape(scratch: AttentionScratch, sizes: dict[str, int]) -> tuple[int, ...]:
+    shape: tuple[int, ...] = scratch.partial.shape
     assert shape[0] >= sizes['T'] and shape[1] == sizes['Q'] and shape[3] == sizes['D'], shape
-    fp8 = k_pages.dtype.itemsize == 1
-    group = sizes['Q'] // sizes['KV']
+    return shape
+
+
+def _launch(attention: KernelSpec, sizes: dict[str, int], shape: tuple[int, ...], out: Any,
+            scratch: AttentionScratch, rows: Any, pages: tuple[Any, Any],
+            scales: tuple[Any, Any], spans: Any, page_table: Any, more: tuple[Any, ...],
+            max_rows: int, stream: Any) -> None:
+    """The attention, and where the last block of a query does not do it the sum of the chunks."""
+    constants = dict(attention.defines)
+    tiles, group, fp8 = constants['NT'], constants['GROUP'], bool(constants['FP8'])
     fused = (max_rows * group * (sizes['D'] // 128) <= _MAX_FUSED
              and shape[2] <= _MAX_FUSED_CHUNKS)
-    attention = spec('attention_decode', sizes['D'], group, sizes['KV'], sizes['S'], window, fp8,
-                     max_rows)
-    tiles = dict(attention.defines)['MT']
-    queries = 16 * tiles
-    items = sizes['B'] * shape[2] * sizes['KV'] * -(-max_rows * group // queries)
-    resident = device.info().num_multiprocessors * (2 if tiles == 1 and sizes['D'] == 256 else 1)
+    items = sizes['B'] * shape[2] * sizes['KV'] * -(-max_rows * group // (8 * tiles))
+    resident = device.info().num_multiprocessors * constants['MIN_BLOCKS']
     device.launch(device.compiled(attention), (min(items, resident),), _WARPS * 32,
-                  (out, scratch.partial, scratch.partial_ml, scratch.tickets, q, k_pages, v_pages,
+                  (out, scratch.partial, scratch.partial_ml, scratch.tickets, rows, *pages,
                    *scales, spans, page_table, int(fused), sizes['B'], sizes['T'], sizes['maxP'],
-                   shape[2]), stream, shared_bytes(sizes['D'], tiles, fp8))
+                   shape[2], *more), stream, shared_bytes(sizes['D'], tiles, fp8))
     if fused:
         return
-    combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'], window,
-                   fp8, max_rows)
+    combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'],
+                   constants['WINDOW'], fp8, max_rows)
     slices = sizes['T'] * sizes['Q'] * (sizes['D'] // 32)
     # a block's warps take groups of chunks each; the slices of many rows fill the device anyway
     split = shape[2] > _GROUP_CHUNKS and sizes['T'] <= _SPLIT_ROWS
@@ -110,30 +150,45 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
 
 
 def query_tiles(head_dim: int, group: int, fp8: bool, max_rows: int) -> int:
-    """Tiles of 16 queries that one block works on; more would not fit into the registers."""
-    most = 4 if head_dim == 256 else 2 if fp8 else 1
-    wanted = -(-max_rows * group // 16)
+    """Tiles of 8 queries that one block works on.
+
+    More would not fit into the registers, nor two tiles more of bf16 into 99 KB.
+    """
+    most = 2 if head_dim == 512 and not fp8 else 4
+    wanted = -(-max_rows * group // 8)
     return min(most, 1 << (wanted - 1).bit_length())
 
 
 def shared_bytes(head_dim: int, tiles: int, fp8: bool) -> int:
     """Dynamic shared memory of attention_decode."""
-    q_tile, p_tile, maxima = head_dim // 16 * 512, _TILE // 16 * 512, _WARPS * 16 * 4
+    q_tile, scores = 8 * head_dim * 2, 2 * 8 * _TILE * 4
     k_tile = _TILE * head_dim * (1 if fp8 else 2)
+    exchanged = tiles * (_TILE // 16) * 256 if tiles > 1 else scores     # or two sets of scores
     items, scales = 3 * 44, 8 + 64       # three items, two words, scales of up to 16 kv heads
-    return tiles * (q_tile + p_tile + 2 * maxima) + k_tile + items + scales
+    return tiles * (q_tile + scores + 32) + k_tile + exchanged + items + scales
 
 
 def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: int,
-         window: int | None, fp8: bool, max_rows: int) -> KernelSpec:
+         window: int | None, fp8: bool, max_rows: int, **override: int) -> KernelSpec:
     """What is compiled for one layer geometry, cache type and number of rows of a sequence."""
     assert head_dim in (256, 512), f'head_dim is {head_dim}: 256 and 512 are supported'
     assert page_size % 16 == 0, f'page_size is {page_size}: multiples of 16 are supported'
     assert num_kv_heads <= 16, f'{num_kv_heads} kv heads: up to 16 are supported'
     assert 1 <= group <= 16, f'{group} query heads per kv head: 1 to 16 are supported'
-    return KernelSpec.of(
-        'attention_decode', entry, D=head_dim, GROUP=group, KV=num_kv_heads, S=page_size,
-        WINDOW=window or 0, FP8=int(fp8), MT=query_tiles(head_dim, group, fp8, max_rows))
+    tiles = query_tiles(head_dim, group, fp8, max_rows)
+    constants = {'D': head_dim, 'GROUP': group, 'KV': num_kv_heads, 'S': page_size,
+                 'WINDOW': window or 0, 'FP8': int(fp8), 'NT': tiles,
+                 'MIN_BLOCKS': 2 if tiles <= 2 and head_dim == 256 else 1}
+    return KernelSpec.of('attention_decode', entry, **constants | override)
+
+
+def append_spec(head_dim: int, group: int, num_kv_heads: int, page_size: int,
+                window: int | None, fp8: bool, has_v: bool, num_pairs: int,
+                **override: int) -> KernelSpec:
+    """What is compiled for `attention_append`."""
+    assert num_pairs % 8 == 0, num_pairs
+    return spec('attention_append', head_dim, group, num_kv_heads, page_size, window, fp8, 1,
+                APPEND=1, HAS_V=int(has_v), PAIRS=num_pairs, **override)
 
 
 def bytes_moved(num_keys: int, num_tokens: int, num_q_heads: int, num_kv_heads: int,

@@ -108,13 +108,16 @@ class CudaOps:
     """The launches of one stream: up to MAX_ROWS generated rows, or max_rows of prompts."""
 
     def __init__(self, stream: Any, hidden_size: int, experts: tuple[int, int] | None,
-                 max_rows: int, zeros: Zeros, branches: bool = True, joined: bool = True) -> None:
+                 max_rows: int, zeros: Zeros, branches: bool = True, joined: bool = True,
+                 appended: bool = True) -> None:
         """Make the scratch that the launches share; experts: (E, K), None for a dense model.
 
         joined: the experts' launches do the dense MLP of generated rows too, where its size lets
-        them. branches: else it runs beside the router and the experts.
+        them. branches: else it runs beside the router and the experts. appended: one row alone has
+        its K and V written by its attention.
         """
-        self.branches, self.joined = branches, joined
+        self.branches, self.joined, self.appended = branches, joined, appended
+        self._append: tuple[Any, ...] | None = None      # what the next attention is to do too
         self.stream = stream
         self._main, self._side = stream, device.new_stream()
         self._forked = False             # the side stream has work that must be waited for
@@ -156,7 +159,11 @@ class CudaOps:
 
     def append(self, q: Any, k_pages: Any, v_pages: Any, qkv: Any, head_norms: tuple[Any, Any],
                place: CudaPlace, eps: float, kv_scales: KvScales) -> None:
-        """Norm and turn the heads of qkv; K and V go to their pages."""
+        """Norm and turn the heads of qkv; K and V go to their pages, maybe by the attention."""
+        if (self.appended and not place.prompt and q.shape[0] == place.spans.shape[0] == 1
+                and attention_decode.can_append(k_pages.shape[2])):
+            self._append = (qkv, head_norms, place.turns, kv_scales.inverse, eps)
+            return
         kv_append.kv_append(q, k_pages, v_pages, qkv, *head_norms, place.turns, place.sequences,
                             place.positions, place.page_table, kv_scales.inverse, eps, self.stream)
 
@@ -168,6 +175,12 @@ class CudaOps:
                 out, q, k_pages, v_pages, place.spans, place.page_table, kv_scales.scales,
                 place.window, place.max_rows, self.stream, blocks=place.blocks,
                 whole_blocks=place.whole_blocks)
+            return
+        if self._append:
+            (qkv, head_norms, turns, inverse, eps), self._append = self._append, None
+            attention_decode.attention_append(
+                out, qkv, k_pages, v_pages, place.scratch, place.spans, place.page_table,
+                head_norms, turns, kv_scales.scales, inverse, place.window, eps, self.stream)
             return
         attention_decode.attention_decode(
             out, q, k_pages, v_pages, place.scratch, place.spans, place.page_table,

@@ -66,5 +66,8 @@ def row_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geo
             entry, shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads,
             page_size, shape.window, fp8, count)
             for entry in ('attention_decode', 'attention_decode_combine') for count in rows]
+        specs.append(attention_decode.append_spec(
+            shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads, page_size,
+            shape.window, fp8, shape.has_v_proj, shape.num_rotary_pairs))
     specs += sample.specs()
     return list(dict.fromkeys(specs))

@@ -58,6 +58,12 @@ SHAPES: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
         'k_pages': (('P', 'S', 'KV', 'D'), 'bf16|u8'),
         'v_pages': (('P', 'S', 'KV', 'D'), 'bf16|u8'), 'spans': (('B', 'four'), 'i32'),
         'page_table': (('B', 'maxP'), 'i32')},
+    'attention_append': {
+        'out': (('T', 'Q', 'D'), 'bf16'), 'qkv': (('T', 'N'), 'bf16'),
+        'k_pages': (('P', 'S', 'KV', 'D'), 'bf16|u8'),
+        'v_pages': (('P', 'S', 'KV', 'D'), 'bf16|u8'), 'spans': (('B', 'four'), 'i32'),
+        'page_table': (('B', 'maxP'), 'i32'), 'q_norm': (('D',), 'f32'),
+        'k_norm': (('D',), 'f32')},
     'moe_route': {'expert_ids': (('T', 'K'), 'i32'), 'expert_weights': (('T', 'K'), 'f32'),
                   'x': (('T', 'H'), 'bf16'), 'weight': (('E', 'H'), 'bf16'),
                   'per_expert_scale': (('E',), 'f32'), 'sequences': (('T',), 'i32')},

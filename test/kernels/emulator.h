@@ -219,7 +219,6 @@ inline void __syncwarp() {
 }
 
 inline void __threadfence() {}
-inline void fence_device() {}
 
 inline int __syncthreads_count(int vote) {
     const int side = emulator::block.generation & 1;
@@ -296,6 +295,7 @@ template <typename T> T atomicOr(T* p, T x) {
     return old;
 }
 
+inline u32 take_ticket(u32* counter) { return (*counter)++; }
 template <typename T> T __ldcg(const T* p) { return *p; }
 template <typename T> T __ldg(const T* p) { return *p; }
 

@@ -16,6 +16,7 @@ from machine import Array, Machine, error, from_bf16, normal, poisoned, to_bf16
 
 from gemma_thor_ros.ops import attention_decode as op
 from gemma_thor_ros.ops.attention import AttentionSpan, attention_ref, plan_attention
+from gemma_thor_ros.ops.kv_append import kv_append, rope_turns
 from gemma_thor_ros.ops.scratch import Scratch
 from gemma_thor_ros.weights.number_formats import E4M3_VALUES, encode_e4m3
 
@@ -196,6 +197,60 @@ def test_who_adds_the_chunks_changes_no_bit(machine: Machine) -> None:
     few, many = (attend(machine, pages, q, [(0, 1, 149)], max_chunks=chunks)
                  for chunks in (3, 33))
     assert np.array_equal(few, many)
+
+
+def appended(machine: Machine, shape: Geometry, has_v: bool, fp8: bool, position: int,
+             together: bool) -> list[Array]:
+    """Attention, K and V after one row's kv_append and attention, in one launch or in two."""
+    pages = Pages(shape, [position + 1], 16, fp8)
+    place = pages.table[0, position // 16], position % 16
+    for bits in pages.bits:
+        bits[place] = 0x7F if fp8 else 0x7FC0            # the row's own are still to come
+    heads, pairs = shape.num_q_heads + (2 if has_v else 1) * shape.num_kv_heads, 64
+    qkv = machine.put(to_bf16(normal(5, 1, heads * shape.head_dim)))
+    norms = [machine.put(np.abs(normal(seed, shape.head_dim)) + np.float32(0.1))
+             for seed in (6, 7)]
+    turns = machine.put(rope_turns(1e4, shape.head_dim, pairs))
+    k_pages, v_pages, table, scale, more = map(machine.put, (*pages.bits, pages.table,
+                                                             *pages.scales))
+    inverse = machine.put(1 / pages.scales[0]), machine.put(1 / pages.scales[1])
+    size = 1, shape.num_q_heads, shape.head_dim
+    out, q = machine.put(poisoned(size, 'bf16')), machine.put(poisoned(size, 'bf16'))
+    scratch = op.AttentionScratch.empty(machine.xp, 1, 1, *size[1:], op.max_chunks(
+        position + 1, shape.window))
+    spans = machine.put(np.array([[0, 1, position, 0]], np.int32))
+    if together:
+        machine.run(lambda: op.attention_append(
+            out, qkv, k_pages, v_pages, scratch, spans, table, (norms[0], norms[1]), turns,
+            (scale, more), inverse, shape.window, 1e-6, machine.stream))
+    else:
+        numbers = [machine.put(np.array([n], np.int32)) for n in (0, position)]
+        machine.run(lambda: kv_append(q, k_pages, v_pages, qkv, *norms, turns, *numbers, table,
+                                      inverse, 1e-6, machine.stream))
+        machine.run(lambda: op.attention_decode(
+            out, q, k_pages, v_pages, scratch, spans, table, (scale, more), shape.window, 1,
+            machine.stream))
+    return [machine.get(array) for array in (out, k_pages, v_pages)]
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+@pytest.mark.parametrize(('shape', 'has_v', 'position'), [
+    (DEMO, True, 70), (DEMO_FULL, False, 0), (NARROW, True, 127), (DEMO, True, 1500),
+    (SLIDING, True, 1100), (FULL, False, 3000), (FULL, True, 20000), (ONE_HEAD, False, 900)])
+def test_one_launch_does_what_two_do(machine: Machine, shape: Geometry, has_v: bool,
+                                     position: int, fp8: bool) -> None:
+    if machine.small and (position > 100 or fp8 == has_v):
+        pytest.skip('large, for a device')
+    one, two = (appended(machine, shape, has_v, fp8, position, together)
+                for together in (True, False))
+    for array, other in zip(one, two, strict=True):
+        assert np.array_equal(array, other)
+
+
+def test_another_position_gives_other_bits(machine: Machine) -> None:
+    one, later = (appended(machine, DEMO_FULL, False, False, position, True)
+                  for position in (90, 91))
+    assert not np.array_equal(one[0], later[0])
 
 
 def test_a_planted_error_is_seen(machine: Machine) -> None:

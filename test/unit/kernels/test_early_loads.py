@@ -15,8 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import (
+    attention_decode,
     draft_heads,
     draft_rows,
     gemm_affine,
@@ -28,6 +28,7 @@ from gemma_thor_ros.ops import (
     moe_route,
     rms_norm,
 )
+from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops.compile import KernelSpec
 
 FOLDER = Path(__file__).resolve().parents[3] / 'kernels'
@@ -44,6 +45,8 @@ WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           (moe_nvfp4.gate_up_spec(2816, 1, 8, 128, False, 3, 232448), 5),
           (moe_nvfp4.down_spec(704, 1, 8, 128, False, 3, 232448), 2 * 5),
           (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8),
+          # pages, K by copies and V of a tile, a turn and the norm's weights
+          (attention_decode.append_spec(256, 2, 8, 64, 1024, True, True, 128), 1 + 4 + 16 + 1 + 2),
           (gemm_bf16.spec(5632, 16, False), 2 * 4), (gemm_bf16.spec(2816, 16, False, 'silu'), 8),
           (draft_heads.spec(128, 32, 8, 48, 64), 5), (draft_rows.spec('draft_add_norm', 2816), 2)]
 
