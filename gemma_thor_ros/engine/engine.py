@@ -10,6 +10,7 @@ the life of a request. Knows no text, no ROS, no HTTP and no weight format.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Sequence as Seq
@@ -47,6 +48,7 @@ from gemma_thor_ros.schema import (
 )
 
 _LOG = logging.getLogger(__name__)
+_SWITCH_S = 0.0005                       # the longest that a thread keeps the interpreter
 
 
 class Engine:
@@ -135,11 +137,14 @@ class Engine:
     def start(self, *, threaded: bool = True) -> None:
         """Start the engine thread; a second call raises RuntimeError.
 
-        With `threaded` False the caller runs the steps itself, by `step`.
+        With `threaded` False the caller runs the steps itself, by `step`. Threads of the process
+        hand the interpreter over within 0.5 ms from then on: behind each wait for a device the
+        engine needs it, and a front end that renders a long prompt would keep it for 5.
         """
         self._requests.begin()
         self._loop.watchdog.start()
         if threaded:
+            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
             self._thread.start()
 
     def submit(self, request: Request) -> Outbox:
