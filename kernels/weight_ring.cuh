@@ -138,31 +138,39 @@ __device__ __forceinline__ void make_arrivals(const Slots& slots, int lane) {
 }
 #endif
 
+// Request the next TILES tiles of an item into the slot at `to`, by all lanes of a warp.
+template <int TILES>
+__device__ __forceinline__ void request_tiles(const Slots& slots, u32 slot, const Source& from,
+                                              int lane) {
+    const SharedAddress to = slots.vectors + slot;
+#if BULK
+    if (lane == 0) {
+        const SharedAddress arrival = arrival_of(slots, slot, 0);
+        expect_bytes(arrival, TILES * (WARP * 16 + TILE_SCALE_WORDS * 4));
+        copy_bulk(to, from.codes, TILES * WARP * 16, arrival);
+        copy_bulk(to + STAGE_SCALES, from.scales, TILES * TILE_SCALE_WORDS * 4, arrival);
+    }
+#else
+#pragma unroll
+    for (int i = 0; i < TILES; ++i)
+        copy_weights(to + i * WARP * 16, from.codes + i * TILE_CODE_VECTORS);
+    if (lane < TILE_SCALE_WORDS / 4 * TILES) copy_weights(to + STAGE_SCALES, from.scales);
+#endif
+}
+
 // Request stage `stage` of an item into the slot at `slot`, by all lanes of a warp, and step on to
 // its next one.
 __device__ __forceinline__ void request_stage(const Slots& slots, u32 slot, Source& from,
                                               int stage, int lane) {
-    const SharedAddress to = slots.vectors + slot;
-    const int left = ITEM_TILES - stage * STAGE_TILES;
-    const bool whole = ITEM_TILES % STAGE_TILES == 0;
-#if BULK
-    if (lane == 0) {
-        const u32 num_tiles = whole ? STAGE_TILES : min(left, STAGE_TILES);
-        const SharedAddress arrival = arrival_of(slots, slot, 0);
-        expect_bytes(arrival, num_tiles * (WARP * 16 + TILE_SCALE_WORDS * 4));
-        copy_bulk(to, from.codes, num_tiles * WARP * 16, arrival);
-        copy_bulk(to + STAGE_SCALES, from.scales, num_tiles * TILE_SCALE_WORDS * 4, arrival);
-    }
-#else
-#pragma unroll
-    for (int i = 0; i < STAGE_TILES; ++i)
-        if (whole || i < left)
-            copy_weights(to + i * WARP * 16, from.codes + i * TILE_CODE_VECTORS);
-    if (lane < TILE_SCALE_WORDS / 4 * (whole ? STAGE_TILES : min(left, STAGE_TILES)))
-        copy_weights(to + STAGE_SCALES, from.scales);
-    if (stage == ITEM_STAGES - 1 && lane == WARP - 1)
-        copy_pair(to + STAGE_ROW_SCALES - 16 * (WARP - 1), from.row_scales);
+    if (stage < ITEM_STAGES - 1) {
+        request_tiles<STAGE_TILES>(slots, slot, from, lane);
+    } else {
+        request_tiles<ITEM_TILES - (ITEM_STAGES - 1) * STAGE_TILES>(slots, slot, from, lane);
+#if !BULK
+        if (lane == WARP - 1)
+            copy_pair(slots.vectors + slot + STAGE_ROW_SCALES - 16 * (WARP - 1), from.row_scales);
 #endif
+    }
     from.codes += STAGE_TILES * TILE_CODE_VECTORS;
     from.scales += STAGE_TILES * (TILE_SCALE_WORDS / 4);
 }

@@ -1,0 +1,104 @@
+// Copyright 2026 The gemma_thor_ros developers
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the work of the experts' launches is divided: items, blocks' shares of them, teams of warps.
+//
+// Constants: those of moe_nvfp4.cu.
+
+#include "expert_routing.cuh"
+
+#define THREADS (WARPS * WARP)
+#define TEAMS (WARPS / SPLIT)            // of warps that do an item together
+
+struct Matrices {
+    const uint4* __restrict__ codes;
+    const u32* __restrict__ scales;
+    const float* __restrict__ row_scales;
+};
+
+struct Work {
+    Matrices experts, dense;
+    int num_row_tiles;           // of one unit
+    int num_tokens;
+};
+
+// An item: a row tile of a unit. Units are the DENSE parts of the dense MLP, then the distinct
+// experts.
+struct Place {
+    int unit, tile;
+};
+
+// A block's items: first so many of the dense MLP's, then of the experts'.
+struct Share {
+    int first_dense, num_dense, first_expert, num_items;
+    float per_unit;              // 1 / num_row_tiles
+};
+
+__device__ __forceinline__ int part_of(int count, int block) {
+    return (u32)count * (u32)block / gridDim.x;
+}
+
+__device__ __forceinline__ void find_dense(Share& share, int num_row_tiles) {
+    share.first_dense = part_of(DENSE * num_row_tiles, blockIdx.x);
+    share.num_dense = part_of(DENSE * num_row_tiles, blockIdx.x + 1) - share.first_dense;
+    share.per_unit = 1.0f / (float)num_row_tiles;
+}
+
+// The first of the experts' items that begins at this weight of them or behind it.
+__device__ __forceinline__ int item_at(int weight, int num_wide) {
+    const int narrow = weight - WIDE * num_wide;
+    return narrow <= 0 ? (weight + WIDE - 1) / WIDE : num_wide + (narrow + NARROW - 1) / NARROW;
+}
+
+// Behind find_dense. So many experts that all blocks have as much work in all, but for an item;
+// where there are few, neighbours may both do one.
+__device__ __forceinline__ void find_experts(Share& share, const Work& work,
+                                             const Routing& routing) {
+    const int per_dense = work.num_tokens > 8 ? WIDE : NARROW, tiles = work.num_row_tiles;
+    const int num_wide = BLOCKS == 1 ? 0 : routing.num_wide * tiles;
+    const int all = per_dense * DENSE * tiles + (WIDE - NARROW) * num_wide
+        + NARROW * tiles * routing.num_hit;
+    const int begin = part_of(all, blockIdx.x) - per_dense * share.first_dense;
+    const int end = part_of(all, blockIdx.x + 1)
+        - per_dense * (share.first_dense + share.num_dense);
+    share.first_expert = item_at(begin, num_wide);
+    // a step of padding alone hits none: what the division leaves over is no item then
+    const int last = min(item_at(end, num_wide), tiles * routing.num_hit);
+    share.num_items = share.num_dense + max(last - share.first_expert, 0);
+}
+
+__device__ __forceinline__ Place place_of(const Share& share, int item, int num_row_tiles) {
+    const bool dense = item < share.num_dense;
+    const int number = item + (dense ? share.first_dense : share.first_expert - share.num_dense);
+    // exact: a half off any border, and far fewer than 2^20 items
+    const int unit = (int)(((float)number + 0.5f) * share.per_unit);
+    return {unit + (dense ? 0 : DENSE), number - unit * num_row_tiles};
+}
+
+// A team's first item. Neighbours in a block go to different schedulers, and the blocks of a
+// multiprocessor begin at different ones.
+__device__ __forceinline__ int first_item() {
+    const u32 turn = blockIdx.x * MIN_BLOCKS / gridDim.x;
+    return (threadIdx.x / (WARP * SPLIT) + turn * (TEAMS / 2 + 1)) % TEAMS;
+}
+
+// A team's next item. Who began with one of the dense MLP comes last in the rounds behind the first,
+// so that a round which is not full leaves it out.
+__device__ __forceinline__ int next_item(const Share& share, int item) {
+    const int skipped = share.num_dense <= TEAMS ? share.num_dense : 0;
+    if (item >= TEAMS) return item + TEAMS;
+    return item + TEAMS - skipped + (item < skipped ? TEAMS : 0);
+}
+
+// Which of its team this warp is, and so which part of the columns it has.
+__device__ __forceinline__ int part_of_team() { return threadIdx.x / WARP % SPLIT; }
+
+// Rows that a unit has, and the n-th one's token or pair.
+__device__ __forceinline__ int num_rows(const Work& work, const Routing& routing, int unit) {
+    if (unit < DENSE) return work.num_tokens;
+    return routing.count[unit - DENSE];
+}
+
+__device__ __forceinline__ int row_of(const Routing& routing, int unit, int n) {
+    return unit < DENSE ? n : routing.pairs[routing.first[unit - DENSE] + n];
+}
