@@ -5,16 +5,18 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import counter_weights
 import numpy as np
 import pytest
-from forward import Array, Role, Rows, page_table, step
+from forward import Array, Role, Rows, Worst, page_table, step, worst
 
 from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.gemma4 import Gemma4
+from gemma_thor_ros.ops import per_layer
 from gemma_thor_ros.ops.linear import LinearWeight, linear_ref
 from gemma_thor_ros.ops.rounding import round_to_bf16
 from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight, to_float
@@ -22,6 +24,8 @@ from gemma_thor_ros.weights.checkpoint import open_checkpoint
 from gemma_thor_ros.weights.mlx_bits import quantize_affine
 from gemma_thor_ros.weights.synth import write_synthetic
 
+GOLDENS = Path(__file__).parents[1] / 'data' / 'goldens'
+MLX: dict[str, Any] = json.loads((GOLDENS / 'mlx.json').read_text())
 TOKENS = (counter_weights.counter_bytes('mlx', 44) % 512).tolist()
 
 
@@ -68,6 +72,27 @@ def test_rounding_of_mlx(tmp_path: Path, preset: str) -> None:
             rows, *(step(model, cache, Rows(TOKENS[i:i + 1], i, Role.DECODE, pages))[0]
                     for i in range(40, 44))])
         assert np.array_equal(whole, found)          # one prefill equals two chunks
+
+
+@pytest.mark.parametrize('preset', MLX['models'])
+def test_what_mlx_lm_computes_of_the_same_packs(tmp_path: Path, preset: str,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another implementation, in float32, where it does not round the scales of embeddings."""
+    with np.load(GOLDENS / 'mlx.npz') as arrays:
+        theirs = arrays[f'{preset}.logits']
+
+    model = stored_model(tmp_path, preset, MLX['models'][preset], dtype=np.float64)
+    rounded, root = model._embed_scale, model.config.hidden_size ** 0.5
+
+    def found(scale: float) -> Worst:
+        model._embed_scale = scale
+        return worst(theirs, logits(model)[MLX['rows'], ::model.config.vocab_size // 512])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(per_layer, 'round_to_bf16', lambda x: x)
+        assert found(root).error < 2e-5, found(root)
+    if rounded != root or preset == 'tiny-e2b':          # the gate sees one constant
+        assert found(rounded).error > 1e-4
 
 
 @pytest.mark.parametrize('group', [32, 64, 128])
