@@ -220,7 +220,8 @@ def test_drafts_behind_a_step_are_those_of_a_call(kind: str, late: bool, full: N
     """The start is found on the device, and a graph gives what launches one by one do."""
     rig = DraftRig('dense', kind, stream)
     kv_cache, cache = rig.caches()
-    if late:                             # planted: one token too far
+    if late:                             # planted: one token too far, by a copy, so no graph
+        rig.drafter.graphs.enabled = False
         right = cuda_draft.draft_accept
         monkeypatch.setattr(cuda_draft, 'draft_accept', lambda *args: right(
             *args[:6], device.put(np.roll(fetched(args[6], stream), -1)), *args[7:]))
