@@ -42,21 +42,23 @@ TWO_BLOCKS: Variant = {'WARPS': 8, 'MIN_BLOCKS': 2}
 GATE_UP: dict[int, tuple[Variant, ...]] = {
     2: ({}, {'STAGED': 0}, {'SPLIT': 1}, {'MIN_BLOCKS': 3}, {'STAGES': 4},
         {'STAGE_TILES': 2, 'STAGES': 6, 'ACTIVATIONS': 2}, {'FETCH_DENSE': 0},
-        {'WARPS': 12}, {'WARPS': 16, 'MIN_BLOCKS': 1}),
+        {'WARPS': 12}, {'WARPS': 16, 'MIN_BLOCKS': 1}, {'DYNAMIC': 1}),
     8: ({}, {**TWO_BLOCKS, 'STAGED': 0}, {'WARPS': 24, 'STAGED': 1},
         {'STAGES': 2, 'STAGE_TILES': 6, 'ACTIVATIONS': 2}, {'STAGE_TILES': 2, 'STAGES': 6},
-        {**TWO_BLOCKS, 'STAGED': 1}, {'SPLIT': 1}),
+        {**TWO_BLOCKS, 'STAGED': 1}, {'SPLIT': 1}, {'DYNAMIC': 1},
+        {'WARPS': 24, 'STAGED': 1, 'DYNAMIC': 1}),
     16: ({}, {**TWO_BLOCKS, 'STAGED': 0}, {**TWO_BLOCKS, 'STAGED': 0, 'WIDE_ACTIVATIONS': 1},
          {'WIDE_ACTIVATIONS': 1}, {'WIDE': 1, 'NARROW': 1}, {'WIDE': 3, 'NARROW': 2},
          {'WIDE': 2, 'NARROW': 1}, {'STAGE_TILES': 2, 'STAGES': 6}, {'FETCH_DENSE': 0},
-         {'SPLIT': 1})}
+         {'SPLIT': 1}, {'DYNAMIC': 1}, {'DYNAMIC': 1, 'WIDE': 3, 'NARROW': 2},
+         {'DYNAMIC': 1, 'WIDE': 1, 'NARROW': 1})}
 DOWN: dict[int, tuple[Variant, ...]] = {
     2: ({}, {'STAGED': 0}, {'STAGED': 0, 'ACTIVATIONS': 2}, {'STAGES': 4}, {'WARPS': 12},
-        {'WARPS': 16, 'MIN_BLOCKS': 1}),
-    8: ({}, {'STAGED': 0}, {'STAGES': 4}, {'WARPS': 12}, {'STAGED': 32}),
+        {'WARPS': 16, 'MIN_BLOCKS': 1}, {'DYNAMIC': 1}),
+    8: ({}, {'STAGED': 0}, {'STAGES': 4}, {'WARPS': 12}, {'STAGED': 32}, {'DYNAMIC': 1}),
     16: ({}, {'STAGED': 0}, {'WIDE': 5, 'NARROW': 4}, {'WIDE': 3, 'NARROW': 2}, {'STAGED': 16},
          {'STAGED': 48, 'WARPS': 16, 'MIN_BLOCKS': 1},
-         {'STAGE_TILES': 3, 'STAGES': 4})}
+         {'STAGE_TILES': 3, 'STAGES': 4}, {'DYNAMIC': 1}, {'DYNAMIC': 1, 'WIDE': 5, 'NARROW': 4})}
 
 
 class Layer(NamedTuple):

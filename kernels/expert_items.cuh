@@ -46,6 +46,7 @@ struct Ring {
     u32 read, filled;            // the slots that are read and filled next
     int item, stage;             // of what is requested next; ITEM_STAGES: the next item's first
     Source from;
+    int after;                   // the item behind it (DYNAMIC)
     int turn;                    // of the pair
     u32 phase;                   // of the slots that are read (BULK)
 };
@@ -54,7 +55,7 @@ __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const
                                              const Share& share, int lane) {
     if (ring.stage == ITEM_STAGES) {
         ring.stage = 0;
-        ring.item = next_item(share, ring.item);
+        ring.item = DYNAMIC ? ring.after : next_item(share, ring.item);
         if (ring.item < share.num_items)
             ring.from = source_of(work, routing, place_of(share, ring.item, work.num_row_tiles),
                                   lane);
@@ -182,6 +183,24 @@ typedef float2 Halves[2][WARPS][BLOCKS][WARP];
 #define SHARED_HALVES __shared__ Halves halves
 #endif
 
+#if DYNAMIC
+struct Queue {
+    int next;                    // of the block's items, whom nobody has yet
+    int taken[2][TEAMS];
+};
+#define SHARED_QUEUE __shared__ Queue queue
+#else
+struct Queue {};
+#define SHARED_QUEUE Queue queue
+#endif
+
+// By a thread, before a barrier of the block. A team's first two items are settled.
+__device__ __forceinline__ void open_queue(Queue& queue) {
+#if DYNAMIC
+    if (threadIdx.x == 0) queue.next = 2 * TEAMS;
+#endif
+}
+
 // A barrier of two warps.
 __device__ __forceinline__ void pair_barrier(int pair) {
     asm volatile("bar.sync %0, 64;" :: "r"(1 + pair) : "memory");
@@ -189,7 +208,7 @@ __device__ __forceinline__ void pair_barrier(int pair) {
 
 // The next item's products with the rows at `rows`.
 template <int NB, typename Row>
-__device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
+__device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Queue& queue, Ring& ring,
                                                     const Row (&rows)[NB], const Place& at,
                                                     const Work& work, const Routing& routing,
                                                     const Share& share, int lane) {
@@ -202,6 +221,10 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
         if (i < ITEM_TILES) load_rows<NB>(x[i], rows, i, lane);
     u32 slot = 0;
     Totals<NB> total;
+#if DYNAMIC
+    int grabbed = 0;
+    if (lane == 0 && part_of_team() == 0) grabbed = atomicAdd(&queue.next, 1);
+#endif
 #if BULK
     total.scale = load_row_scales(work, routing, at);
 #endif
@@ -226,6 +249,9 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
     total.scale = read_row_scales(ring.slots, slot, lane);
 #endif
 #if SPLIT == 1
+#if DYNAMIC
+    ring.after = __shfl_sync(FULL_MASK, grabbed, 0);
+#endif
 #pragma unroll
     for (int m = 0; m < NB; ++m)
 #pragma unroll
@@ -244,6 +270,9 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
         given[m][lane] = second ? even : odd;
         total.of[m][0] = second ? odd : even;
     }
+#if DYNAMIC
+    if (lane == 0 && !second) queue.taken[ring.turn][warp / 2] = grabbed;
+#endif
     pair_barrier(warp / 2);      // the other one's turn before is over, too
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
@@ -251,6 +280,9 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
         total.of[m][0].x += other.x;
         total.of[m][0].y += other.y;
     }
+#if DYNAMIC
+    ring.after = queue.taken[ring.turn][warp / 2];
+#endif
     ring.turn ^= 1;
 #endif
     return total;

@@ -40,7 +40,8 @@
 // STAGES of the ring, ACTIVATIONS and WIDE_ACTIVATIONS (tiles of them in flight for up to 8 and for
 // more rows, divisors of STAGE_TILES), WIDE, NARROW, STAGED (0, or COLUMNS a multiple of 64 and rows
 // in shared memory; of gate_up 1 the experts', 2 the dense MLP's too; of down so many at a time, at
-// least 16); 0 also FETCH_DENSE.
+// least 16), DYNAMIC (items go to teams as they get ready; STAGES - 1 stages of an item at least); 0
+// also FETCH_DENSE.
 // Dynamic shared memory: the rings, the staged rows (of gate_up STAGED times all), and a line.
 
 #if ENTRY != 2
@@ -87,8 +88,8 @@ struct Inputs {
 template <int NB, typename Row>
 __device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict__ dense_inner,
                                         const Inputs& from, const Place& at, int count,
-                                        Halves& halves, Ring& ring, const Work& work,
-                                        const Routing& routing, const Share& share, int lane) {
+                                        Halves& halves, Queue& queue, Ring& ring,
+                                        const Work& work, const Routing& routing, const Share& share, int lane) {
     const int g = lane >> 2, width = work.num_row_tiles * 8;
     const bool dense = at.unit < DENSE;
     Row rows[NB];
@@ -99,7 +100,8 @@ __device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict
         find_row(rows[m], dense ? from.dense_x : from.x, dense ? from.staged_dense : from.staged,
                  dense ? row : row / CHOSEN, lane);
     }
-    const Totals<NB> total = multiply_item<NB, Row>(halves, ring, rows, at, work, routing, share, lane);
+    const Totals<NB> total = multiply_item<NB, Row>(halves, queue, ring, rows, at, work, routing,
+                                                    share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -124,13 +126,14 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
                   const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles) {
     __shared__ Routing routing;
     SHARED_HALVES;
+    SHARED_QUEUE;
     const int lane = threadIdx.x % WARP;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
     Share share;
     find_dense(share, num_row_tiles);
     int item = first_item(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, 0};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, next_item(share, item), 0, 0};
 #if BULK
     make_arrivals(ring.slots, lane);
 #endif
@@ -144,6 +147,7 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
 #if FETCH_DENSE
     fetch_dense(work, share);
 #endif
+    open_queue(queue);
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
     allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
@@ -174,11 +178,12 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     else wait_for_copies<STAGES - 1>();
     __syncthreads();
 #endif
-    for (; item < share.num_items; item = next_item(share, item)) {
+    for (; item < share.num_items; item = DYNAMIC ? ring.item : next_item(share, item)) {
         const Place at = place_of(share, item, num_row_tiles);
         const int count = num_rows(work, routing, at.unit);
 #define DO_ITEM(NB, ROW)                                                                         \
-    do_item<NB, ROW>(inner, dense_inner, from, at, count, halves, ring, work, routing, share, lane)
+    do_item<NB, ROW>(inner, dense_inner, from, at, count, halves, queue, ring, work, routing,    \
+                     share, lane)
 #if STAGED == 1 && DENSE
         if (at.unit < DENSE) {
             DO_ITEM(BLOCKS, const u16*);
@@ -256,7 +261,7 @@ __device__ __forceinline__ int stage_units(const Inputs& from, const Work& work,
 template <int NB>
 __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __restrict__ dense_parts,
                                         const Inputs& from, const Place& at, int count,
-                                        int num_outputs, Halves& halves, Ring& ring,
+                                        int num_outputs, Halves& halves, Queue& queue, Ring& ring,
                                         const Work& work, const Routing& routing,
                                         const Share& share, int lane) {
     const int g = lane >> 2;
@@ -272,7 +277,8 @@ __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __rest
     for (int m = 0; m < NB; ++m)
         // a column without a row has any other's: nobody reads what comes of it
         find_input(rows[m], from, routing, at.unit, min(8 * m + g, count - 1), rows_before, lane);
-    const Totals<NB> total = multiply_item<NB, UsualRow>(halves, ring, rows, at, work, routing, share, lane);
+    const Totals<NB> total = multiply_item<NB, UsualRow>(halves, queue, ring, rows, at, work,
+                                                         routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -302,11 +308,13 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
                int num_outputs) {
     __shared__ Routing routing;
     SHARED_HALVES;
+    SHARED_QUEUE;
     const int lane = threadIdx.x % WARP;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
     allow_next_kernel();
     // gate_up let this launch begin after its own wait: the routing is complete, inner is not
+    open_queue(queue);
     clear_routing(routing, THREADS);
     read_routing(routing, expert_ids, num_pairs, THREADS);
     Share share;
@@ -314,7 +322,7 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     find_experts(share, work, routing);
     int item = first_item();
     if (STAGED ? share.num_items == 0 : item >= share.num_items) return;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, 0};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, next_item(share, item), 0, 0};
 #if BULK
     make_arrivals(ring.slots, lane);
 #endif
@@ -339,17 +347,17 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
 #else
     {
 #endif
-        for (; item < end; item = next_item(share, item)) {
+        for (; item < end; item = DYNAMIC ? ring.item : next_item(share, item)) {
             const Place at = place_of(share, item, num_row_tiles);
             const int count = num_rows(work, routing, at.unit);
 #if BLOCKS == 2
             if (count > 8)
-                do_item<2>(results, dense_parts, from, at, count, num_outputs, halves, ring, work,
-                           routing, share, lane);
+                do_item<2>(results, dense_parts, from, at, count, num_outputs, halves, queue,
+                           ring, work, routing, share, lane);
             else
 #endif
-                do_item<1>(results, dense_parts, from, at, count, num_outputs, halves, ring, work,
-                           routing, share, lane);
+                do_item<1>(results, dense_parts, from, at, count, num_outputs, halves, queue,
+                           ring, work, routing, share, lane);
         }
     }
 }

@@ -241,8 +241,8 @@ def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_e
     return {
         'ENTRY': entry, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
         'WARPS': _WARPS, 'MIN_BLOCKS': _RESIDENT, 'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES,
-        'SPLIT': 1, 'STAGED': 0, 'ACTIVATIONS': 4 if blocks == 1 else 2, 'WIDE_ACTIVATIONS': 1,
-        'WIDE': 1, 'NARROW': 1, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
+        'SPLIT': 1, 'STAGED': 0, 'DYNAMIC': 0, 'ACTIVATIONS': 4 if blocks == 1 else 2,
+        'WIDE_ACTIVATIONS': 1, 'WIDE': 1, 'NARROW': 1, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
         'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense}
 
 
