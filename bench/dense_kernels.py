@@ -46,9 +46,9 @@ SHAPES: dict[str, dict[str, tuple[int, int]]] = {
 SINGLES = {**SHAPES, '26b': {'qkv sliding': (8192, 2816), 'o sliding': (2816, 4096),
                              'o full': (2816, 8192), 'head': (262144, 2816)}}
 HEAD_VARIANTS: tuple[dict[str, int], ...] = (
-    {}, {'WARPS': 32, 'STAGES': 2}, {'WARPS': 32, 'STAGE_TILES': 3},
-    {'WARPS': 32, 'STAGE_TILES': 2}, {'WARPS': 32, 'STAGE_TILES': 3, 'STAGES': 2},
-    {'WARPS': 28, 'STAGES': 2})
+    {}, {'WARPS': 16, 'STAGES': 4}, {'WARPS': 16, 'STAGES': 5}, {'WARPS': 32, 'STAGES': 2},
+    {'WARPS': 32, 'STAGE_TILES': 3}, {'WARPS': 32, 'STAGE_TILES': 2},
+    {'WARPS': 20, 'STAGES': 4}, {'WARPS': 24})
 VARIED = ('qkv sliding', 'gate-up', 'down', 'head')
 LAUNCHES = 16
 PROMPT = 512                             # rows
@@ -182,7 +182,8 @@ def singles(bench: kernels.Bench, model: str, kind: str) -> None:
                       for seed in range(1 + pair)]
             weights = kernels.copies_of(bench, fragment_order.to_fragments(
                 packed, interleaved=pair, stream=stream))
-            own = gemm_nvfp4.single_spec(shape[1], pair, hardware, limit)
+            own = gemm_nvfp4.single_spec(shape[1], pair, hardware,
+                                         fragment_order.row_tiles(shape[0], pair), limit)
             num_bytes = gemm_nvfp4.bytes_moved(1, *shape, pair)
             tile_bytes, sums = gemm_nvfp4.TILE_BYTES, 0
         else:
@@ -201,7 +202,8 @@ def singles(bench: kernels.Bench, model: str, kind: str) -> None:
             num_bytes = gemm_affine.bytes_moved(1, *shape, bits, 64, pair)
             tile_bytes, sums = 128 * bits + 64, 1
             del parts
-        assert own is not None, (model, name)
+        if own is None:
+            continue
         x = cases.random_rows(cp, (1, shape[1]), 2)
         out = cases.poisoned(cp, (1, shape[0]), 'f32' if name == 'head' else 'bf16')
 
@@ -258,11 +260,12 @@ def single_variants(own: dict[str, int], tile_bytes: int, sums: int,
     found = []
     most = max(1, 32 // own['K_WARPS'])
     for resident in range(most, max(0, most - 2), -1):
-        for stage_tiles, stages in ((1, 6), (2, 3), (2, 4), (2, 6), (3, 2), (3, 3), (3, 4), (4, 2),
-                                    (4, 3), (6, 2), (7, 2)):
+        for stage_tiles, stages in ((1, 4), (1, 6), (2, 2), (2, 3), (2, 4), (2, 6), (2, 8), (3, 2),
+                                    (3, 3), (3, 4), (3, 6), (4, 2), (4, 3), (4, 4), (4, 6), (6, 2),
+                                    (7, 2), (8, 2)):
             variant = {'STAGE_TILES': stage_tiles, 'STAGES': stages, 'MIN_BLOCKS': resident}
             if (own['WARP_TILES'] % stage_tiles == 0
-                    and 2200 <= stages * stage_tiles * tile_bytes <= 8300
+                    and 3400 <= stages * stage_tiles * tile_bytes <= 14400
                     and gemv.fits({**own, **variant}, tile_bytes, sums, limit)):
                 found.append(variant)
     for warps in range(6, 17):

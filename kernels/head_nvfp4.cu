@@ -11,15 +11,19 @@
 // Every warp walks row tiles of its own over the full depth, so nothing is exchanged between warps;
 // its weights come through a ring of shared memory (weight_ring.cuh) that runs on across row tiles.
 // The activation rows lie in shared memory in fragment order (STAGED), or come through L1 where
-// they do not fit. A row's sums run over the columns in ascending tiles whatever other rows there
+// they do not fit; a SINGLE row lies there as it is and stands in all columns of the matrix
+// instruction. A row's sums run over the columns in ascending tiles whatever other rows there
 // are.
 //
 // PRECOND: H a multiple of 8, x 16-byte aligned, V a multiple of 16; at most 16 rows a block
-// (blockIdx.y). Dynamic shared memory: the rings, then STAGED * COLUMN_TILES * BLOCKS * 1024 bytes.
-// Constants: COLUMNS (H), COLUMN_TILES, WARPS, BLOCKS, STAGED, MIN_BLOCKS, STAGE_TILES and STAGES of
-// a ring.
+// (blockIdx.y). Dynamic shared memory: the rings, then STAGED * COLUMN_TILES * BLOCKS * 1024 bytes,
+// with SINGLE an eighth of that.
+// Constants: COLUMNS (H), COLUMN_TILES, WARPS, BLOCKS, SINGLE, STAGED, MIN_BLOCKS, STAGE_TILES and
+// STAGES of a ring.
 
 #include "weight_ring.cuh"
+
+#define STAGED_LANES (SINGLE ? 4 : WARP)         // that have parts of the rows of their own
 
 // What a warp requests next.
 struct Requests {
@@ -60,7 +64,7 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
     const u16* rows[BLOCKS];
 #pragma unroll
     for (int m = 0; m < BLOCKS; ++m) {
-        int row = first_row + 8 * m + g;
+        int row = SINGLE ? 0 : first_row + 8 * m + g;
         rows[m] = row < num_rows ? x + (u64)row * COLUMNS + 8 * t : 0;
     }
 #if STAGED
@@ -71,7 +75,8 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
         for (int m = 0; m < BLOCKS; ++m)
 #pragma unroll
             for (int h = 0; h < 2; ++h)
-                staged[((tile * BLOCKS + m) * 2 + h) * WARP + lane] = part[m].half[h];
+                if (lane < STAGED_LANES)
+                    staged[((tile * BLOCKS + m) * 2 + h) * STAGED_LANES + lane] = part[m].half[h];
     }
     __syncthreads();
 #endif
@@ -97,7 +102,8 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
                 for (int m = 0; m < BLOCKS; ++m)
 #pragma unroll
                     for (int h = 0; h < 2; ++h)
-                        part[m].half[h] = staged[((tile * BLOCKS + m) * 2 + h) * WARP + lane];
+                        part[m].half[h] = staged[((tile * BLOCKS + m) * 2 + h) * STAGED_LANES
+                                                 + lane % STAGED_LANES];
 #else
                 load_activation_tile<BLOCKS>(part, rows, t, tile, COLUMNS);
 #endif
@@ -109,7 +115,7 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
 #pragma unroll
         for (int m = 0; m < BLOCKS; ++m) {
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
+            for (int j = 0; j < 4; j += SINGLE ? 2 : 1) {
                 int row = first_row + 8 * m + 2 * t + (j & 1), id = row_tile * 16 + g + 8 * (j >> 1);
                 float z = (acc[0][m][j] + acc[1][m][j]) * (j >> 1 ? scale.y : scale.x);
                 if (row < num_rows)

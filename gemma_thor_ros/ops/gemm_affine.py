@@ -67,9 +67,9 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
                            values['MIN_BLOCKS'])
         device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
                       (out, x, weight.words, weight.scales, share.each, share.more,
-                       weight.num_outputs, float(cap)), stream, gemv.shared_bytes(
+                       weight.num_outputs, float(cap)), stream, gemv.launch_bytes(
                            values, _tile_bytes(weight.bits, weight.group_size),
-                           _sums(weight.group_size)))
+                           _sums(weight.group_size), device.info().shared_bytes_per_block))
         return
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.bits, weight.group_size, form,
                                   prompt, num_row_tiles=weight.num_row_tiles))
@@ -88,8 +88,9 @@ def single_spec(columns: int, bits: int, group_size: int, form: Form, shared_lim
     """What is compiled for one row alone; None: `spec` serves it."""
     if group_size == 128:                # a stage may begin within a group
         return None
-    values = gemv.constants(columns, cut(num_row_tiles, columns), _tile_bytes(bits, group_size),
-                            _sums(group_size), shared_limit, **override)
+    values = gemv.constants(columns, num_row_tiles, cut(num_row_tiles, columns),
+                            _tile_bytes(bits, group_size), _sums(group_size), shared_limit,
+                            **override)
     if values is None:
         return None
     return KernelSpec.of('gemv_affine', **{
@@ -138,6 +139,8 @@ def cut(num_row_tiles: int, columns: int) -> tuple[int, int]:
                for warps in range(min(_LEAST_WARPS, tiles), min(_MOST_WARPS, tiles) + 1)]
     waste = min(warps * each for warps, each in options)
     most = tiles if waste == tiles else 1.035 * max(waste, tiles)
+    if tiles <= 64 and num_row_tiles <= 4 * _MULTIPROCESSORS and waste == tiles:
+        return max(option for option in options if option[0] * option[1] == tiles)
 
     def time(option: tuple[int, int]) -> float:
         warps, each = option

@@ -53,8 +53,9 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
     """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows."""
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
                        x=x)['T']
-    single = single_spec(weight.columns, weight.interleaved, device.has_e2m1_conversion(),
-                         device.info().shared_bytes_per_block) if num_tokens == 1 else None
+    single = single_spec(
+        weight.columns, weight.interleaved, device.has_e2m1_conversion(), weight.num_row_tiles,
+        device.info().shared_bytes_per_block) if num_tokens == 1 else None
     if single:
         _launch_single(out, x, weight, single, stream)
         return
@@ -75,14 +76,16 @@ def _launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec,
                        values['MIN_BLOCKS'])
     device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, share.each, share.more,
-                   weight.num_outputs), stream, gemv.shared_bytes(values, TILE_BYTES, 0))
+                   weight.num_outputs), stream, gemv.launch_bytes(
+                       values, TILE_BYTES, 0, device.info().shared_bytes_per_block))
 
 
 @cache
-def single_spec(columns: int, interleaved: bool, hardware: bool, shared_limit: int,
-                **override: int) -> KernelSpec | None:
+def single_spec(columns: int, interleaved: bool, hardware: bool, num_row_tiles: int,
+                shared_limit: int, **override: int) -> KernelSpec | None:
     """What is compiled for one row alone; None: `spec` serves it."""
-    values = gemv.constants(columns, cut(columns), TILE_BYTES, 0, shared_limit, **override)
+    values = gemv.constants(columns, num_row_tiles, cut(columns), TILE_BYTES, 0, shared_limit,
+                            **override)
     if values is None:
         return None
     return KernelSpec.of('gemv_nvfp4', **values, GEGLU=int(interleaved),

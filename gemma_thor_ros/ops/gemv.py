@@ -12,13 +12,17 @@ from typing import NamedTuple
 
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS
 
+MULTIPROCESSORS = 132                    # what constants are chosen for: an H200 (bench/LOG.md)
 _MOST_TILES = 12                         # row tiles of a block
-_RESIDENT_WARPS = 32                     # of a multiprocessor, at 64 registers
-_RESERVED_BYTES = 1024                   # of its shared memory, for each block
-# Tiles of a stage, stages of a ring: a stage's own costs are shared by its tiles, and all stages
-# but one are under way.
-_RINGS = ((3, 3), (2, 4), (2, 3), (3, 2), (2, 2), (1, 4), (1, 3), (1, 2))
-_RING_BYTES = 6600                       # of a warp, at most
+_RESERVED_BYTES = 1024                   # of a multiprocessor's shared memory, for each block
+_FEW = 4                                 # row tiles a multiprocessor
+_FEW_WARPS = 11                          # of a block that has a multiprocessor's few to itself
+_RING_BYTES = 9000                       # of a warp, at most
+# (tiles of a stage, stages of a ring), best first. All stages but one are under way; a stage's own
+# costs are shared by its tiles.
+_SHORT_RINGS = ((4, 2), (3, 2), (2, 4), (2, 3), (2, 2), (1, 4), (1, 2))
+_LONG_RINGS = ((4, 3), (3, 4), (2, 6), (3, 3), (2, 4), (4, 2), *_SHORT_RINGS)
+_MANY_RINGS = ((4, 2), (2, 3), (3, 3), *_SHORT_RINGS)
 
 
 class Share(NamedTuple):
@@ -29,21 +33,24 @@ class Share(NamedTuple):
     more: int
 
 
-def constants(columns: int, cut: tuple[int, int], tile_bytes: int, sums: int, shared_limit: int,
-              **override: int) -> dict[str, int] | None:
-    """What is compiled, or None where the cut leaves columns over or memory does not suffice.
+def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes: int, sums: int,
+              shared_limit: int, **override: int) -> dict[str, int] | None:
+    """What is compiled, or None where the kernels for up to 16 rows serve a single one.
 
     cut: warps and tiles of each; sums: numbers that are kept of each column tile; shared_limit:
-    bytes that a block may ask for.
+    bytes that a block may ask for. None: the cut leaves columns over, memory does not suffice, or
+    the second row tile of a few multiprocessors would cost more than there is to gain.
     """
     warps, tiles = cut
     column_tiles = -(-columns // TILE_COLUMNS)
-    if warps * tiles != column_tiles:
+    uneven = MULTIPROCESSORS < num_row_tiles < 1.5 * MULTIPROCESSORS and tiles <= 4
+    if warps * tiles != column_tiles or (uneven and not override):
         return None
     fixed = {'COLUMNS': columns, 'COLUMN_TILES': column_tiles, 'K_WARPS': warps,
              'WARP_TILES': tiles}
-    for resident in range(max(1, _RESIDENT_WARPS // warps), 0, -1):
-        for stage_tiles, stages in _RINGS:
+    most, rings = _wanted(num_row_tiles, warps, tiles)
+    for resident in range(most, 0, -1):
+        for stage_tiles, stages in rings:
             found = {**fixed, 'STAGE_TILES': stage_tiles, 'STAGES': stages,
                      'MIN_BLOCKS': resident, **override}
             ring = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
@@ -52,6 +59,23 @@ def constants(columns: int, cut: tuple[int, int], tile_bytes: int, sums: int, sh
                     and fits(found, tile_bytes, sums, shared_limit)):
                 return found
     return None
+
+
+def _wanted(num_row_tiles: int, warps: int,
+            tiles: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Blocks resident on a multiprocessor, and rings, best first.
+
+    Of few row tiles each multiprocessor gets the same number only if it has one block, or as many
+    as have room; and one block leaves room for the next launch's, which then request early.
+    """
+    if num_row_tiles <= _FEW * MULTIPROCESSORS:
+        if warps >= _FEW_WARPS:
+            return 1, _SHORT_RINGS if tiles <= 6 else _LONG_RINGS
+        return max(1, 24 // warps), _SHORT_RINGS
+    if warps <= 8:
+        return max(1, 28 // warps), ((2, 6), *_SHORT_RINGS[2:], *_SHORT_RINGS) if warps <= 6 else (
+            *_SHORT_RINGS[2:], *_SHORT_RINGS)
+    return max(1, 28 // warps), _MANY_RINGS
 
 
 def fits(values: dict[str, int], tile_bytes: int, sums: int, shared_limit: int) -> bool:
@@ -65,6 +89,18 @@ def shared_bytes(values: dict[str, int], tile_bytes: int, sums: int) -> int:
     warps = values['K_WARPS']
     return (warps * values['STAGES'] * values['STAGE_TILES'] * tile_bytes
             + values['COLUMN_TILES'] * (TILE_COLUMNS * 2 + 4 * sums) + warps * _MOST_TILES * 64)
+
+
+def launch_bytes(values: dict[str, int], tile_bytes: int, sums: int, shared_limit: int) -> int:
+    """What a launch asks for: so much that no more blocks are resident than are meant to be.
+
+    Else some multiprocessors, those that are free first, have more of them and others none.
+    """
+    own, resident = shared_bytes(values, tile_bytes, sums), values['MIN_BLOCKS']
+    if resident == 1:
+        return own
+    crowded = (shared_limit + _RESERVED_BYTES) // (resident + 1) - _RESERVED_BYTES
+    return max(own, crowded // 16 * 16 + 16)
 
 
 def share(num_row_tiles: int, multiprocessors: int, resident: int) -> Share:

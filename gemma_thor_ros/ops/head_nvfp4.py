@@ -53,7 +53,8 @@ def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
     """
     tiles, blocks = -(-columns // TILE_COLUMNS), blocks_of(num_rows)
     constants = {
-        'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': _WARPS, 'BLOCKS': blocks, 'STAGED': 1,
+        'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': _WARPS, 'BLOCKS': blocks,
+        'SINGLE': int(num_rows == 1), 'STAGED': 1,
         'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES, 'MIN_BLOCKS': 1,
         'E2M1_HARDWARE': int(hardware), **override}
     if shared_bytes(constants) > shared_limit:
@@ -65,7 +66,8 @@ def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
 
 def shared_bytes(constants: dict[str, int]) -> int:
     """Dynamic shared memory of a block: its warps' rings, and rows in fragment order."""
-    rows = constants['STAGED'] * constants['COLUMN_TILES'] * constants['BLOCKS'] * 1024
+    row = 128 if constants['SINGLE'] else 1024 * constants['BLOCKS']
+    rows = constants['STAGED'] * constants['COLUMN_TILES'] * row
     ring = constants['STAGES'] * (constants['STAGE_TILES'] * 576 + 16)
     return constants['WARPS'] * ring + rows
 

@@ -31,7 +31,8 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
     for count in rows:
         uses = [(*matrix, False) for matrix in matrices]
         for columns, outputs, pair in [*uses, (hidden_size, intermediate_size, True)]:
-            single = gemm_nvfp4.single_spec(columns, pair, hardware, shared_limit)
+            single = gemm_nvfp4.single_spec(columns, pair, hardware, row_tiles(outputs, pair),
+                                            shared_limit)
             specs.append(single if single and count == 1 else gemm_nvfp4.spec(
                 columns, count, pair, hardware, row_tiles(outputs, pair)))
         specs += [head_nvfp4.spec(hidden_size, count, shared_limit, hardware),

@@ -177,7 +177,7 @@ def test_a_small_row_alone_goes_through_neighbouring_row_tiles(
     if not grid and width[0] != 2:
         pytest.skip('this width is part of make grid')
     cp, stream = small
-    shape = (201, 2304)
+    shape = (57, 5120)
     made = made_of(cp, stream, [random_affine(cp, 15, shape, *width)])
     x = cases.random_rows(cp, (2, shape[1]), 16)
     together, alone = (cases.poisoned(cp, (2, shape[0]), 'bf16') for _ in range(2))
