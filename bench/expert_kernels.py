@@ -37,28 +37,28 @@ TURNS = 16                               # routes of other experts
 # rows, experts, whether few of them have most rows
 ROUTED = ((1, 8, False), (2, 16, False), (4, 25, False), (8, 40, False), (8, 32, True),
           (16, 32, False), (16, 36, True), (16, 64, False), (16, 80, False))
-TWO_BLOCKS: Variant = {'WARPS': 8, 'MIN_BLOCKS': 2}
 # By the most rows; the first is what the op chooses.
 GATE_UP: dict[int, tuple[Variant, ...]] = {
-    2: ({}, {'STAGED': 0}, {'SPLIT': 1}, {'MIN_BLOCKS': 3}, {'STAGES': 4},
-        {'STAGE_TILES': 2, 'STAGES': 6, 'ACTIVATIONS': 2}, {'FETCH_DENSE': 0},
-        {'WARPS': 12}, {'WARPS': 16, 'MIN_BLOCKS': 1}, {'DYNAMIC': 1}),
-    8: ({}, {**TWO_BLOCKS, 'STAGED': 0}, {'WARPS': 24, 'STAGED': 1},
-        {'STAGES': 2, 'STAGE_TILES': 6, 'ACTIVATIONS': 2}, {'STAGE_TILES': 2, 'STAGES': 6},
-        {**TWO_BLOCKS, 'STAGED': 1}, {'SPLIT': 1}, {'DYNAMIC': 1},
-        {'WARPS': 24, 'STAGED': 1, 'DYNAMIC': 1}),
-    16: ({}, {**TWO_BLOCKS, 'STAGED': 0}, {**TWO_BLOCKS, 'STAGED': 0, 'WIDE_ACTIVATIONS': 1},
-         {'WIDE_ACTIVATIONS': 1}, {'WIDE': 1, 'NARROW': 1}, {'WIDE': 3, 'NARROW': 2},
-         {'WIDE': 2, 'NARROW': 1}, {'STAGE_TILES': 2, 'STAGES': 6}, {'FETCH_DENSE': 0},
-         {'SPLIT': 1}, {'DYNAMIC': 1}, {'DYNAMIC': 1, 'WIDE': 3, 'NARROW': 2},
-         {'DYNAMIC': 1, 'WIDE': 1, 'NARROW': 1})}
+    2: ({}, {'STAGED': 0}, {'STAGED': 0, 'WARPS': 8, 'MIN_BLOCKS': 2}, {'DYNAMIC': 1},
+        {'STAGES': 4}, {'FETCH_DENSE': 0}),
+    8: ({}, {'DYNAMIC': 1}, {'WARPS': 16, 'MIN_BLOCKS': 1}, {'ACTIVATIONS': 2},
+        {'WARPS': 16, 'MIN_BLOCKS': 1, 'DYNAMIC': 1}, {'STAGES': 4}),
+    16: ({}, {'DYNAMIC': 1}, {'WIDE_ACTIVATIONS': 4}, {'ACTIVATIONS': 4},
+         {'WIDE': 3, 'NARROW': 2}, {'WIDE': 1, 'NARROW': 1}, {'WARPS': 16, 'MIN_BLOCKS': 1},
+         {'WARPS': 16, 'MIN_BLOCKS': 1, 'DYNAMIC': 1},
+         {'WARPS': 16, 'MIN_BLOCKS': 1, 'DYNAMIC': 1, 'WIDE': 3, 'NARROW': 2},
+         {'DYNAMIC': 1, 'WIDE_ACTIVATIONS': 4}, {'STAGES': 4})}
 DOWN: dict[int, tuple[Variant, ...]] = {
-    2: ({}, {'STAGED': 0}, {'STAGED': 0, 'ACTIVATIONS': 2}, {'STAGES': 4}, {'WARPS': 12},
-        {'WARPS': 16, 'MIN_BLOCKS': 1}, {'DYNAMIC': 1}),
-    8: ({}, {'STAGED': 0}, {'STAGES': 4}, {'WARPS': 12}, {'STAGED': 32}, {'DYNAMIC': 1}),
-    16: ({}, {'STAGED': 0}, {'WIDE': 5, 'NARROW': 4}, {'WIDE': 3, 'NARROW': 2}, {'STAGED': 16},
-         {'STAGED': 48, 'WARPS': 16, 'MIN_BLOCKS': 1},
-         {'STAGE_TILES': 3, 'STAGES': 4}, {'DYNAMIC': 1}, {'DYNAMIC': 1, 'WIDE': 5, 'NARROW': 4})}
+    2: ({}, {'DYNAMIC': 1}, {'ACTIVATIONS': 2}),
+    8: ({}, {'DYNAMIC': 1}, {'ACTIVATIONS': 2}, {'ACTIVATIONS': 1}),
+    16: ({}, {'DYNAMIC': 1}, {'WIDE': 5, 'NARROW': 4}, {'DYNAMIC': 1, 'WIDE': 5, 'NARROW': 4},
+         {'ACTIVATIONS': 4}, {'WIDE_ACTIVATIONS': 2})}
+# Both launches by turns: what one leaves of a multiprocessor the other one's first blocks have.
+TOGETHER: dict[int, tuple[dict[str, Variant], ...]] = {
+    2: ({}, {'down': {'ACTIVATIONS': 2}}, {'gate_up': {'STAGED': 0}},
+        {'gate_up': {'STAGED': 0, 'WARPS': 8, 'MIN_BLOCKS': 2}},
+        {'gate_up': {'FETCH_DENSE': 0}, 'down': {'ACTIVATIONS': 2}}),
+    8: ({},), 16: ({}, {'gate_up': {'DYNAMIC': 1}, 'down': {'DYNAMIC': 1}})}
 
 
 class Layer(NamedTuple):
@@ -148,11 +148,15 @@ class Step:
         return got
 
 
-def variants(rows: int, op: str, also: Variant) -> Iterator[dict[str, Variant]]:
+def kind_of(rows: int) -> int:
+    """The most rows of the launches that so many take."""
+    return next(most for most in moe_nvfp4.KINDS if rows <= most)
+
+
+def variants(rows: int, op: str) -> Iterator[dict[str, Variant]]:
     """Constants of gate_up or down that differ from the chosen ones."""
-    most = next(most for most in GATE_UP if rows <= most)
     table = GATE_UP if op == 'gate_up' else DOWN
-    yield from ({op: {**variant, **also}} for variant in table[most])
+    yield from ({op: variant} for variant in table[kind_of(rows)])
 
 
 def measure(bench: Bench, step: Step, op: str, ways: dict[str, Variant], shares: int) -> None:
@@ -173,7 +177,7 @@ def measure(bench: Bench, step: Step, op: str, ways: dict[str, Variant], shares:
           f'{" ".join(f"{k}={v}" for way in ways.values() for k, v in way.items())}', flush=True)
 
 
-def run(bench: Bench, only: set[int], also: Variant) -> int:
+def run(bench: Bench, only: set[int]) -> int:
     """All rows and variants; how many failed."""
     weights, failures = layer(bench), 0
     for rows, distinct, skewed in ROUTED:
@@ -182,7 +186,7 @@ def run(bench: Bench, only: set[int], also: Variant) -> int:
         step = Step(bench, weights, rows, distinct, skewed)
         for op, shares in (('gate_up', 2), ('down', 1)):
             expected = step.outputs(op)
-            for ways in variants(rows, op, also):
+            for ways in variants(rows, op):
                 try:
                     with constants(moe_nvfp4, f'{op}_spec', **ways[op]):
                         got = step.outputs(op)
@@ -194,11 +198,12 @@ def run(bench: Bench, only: set[int], also: Variant) -> int:
                 except Exception:  # noqa: BLE001  the other figures are worth having
                     traceback.print_exc()
                     failures += 1
-        measure(bench, step, 'both', {'gate_up': also, 'down': also}, 3)
+        for ways in TOGETHER[kind_of(rows)]:
+            measure(bench, step, 'both', ways, 3)
     return failures
 
 
-def compile_all(only: set[int], also: Variant) -> None:
+def compile_all(only: set[int]) -> None:
     """Fill the cache, in parallel."""
     hardware, shared = device.has_e2m1_conversion(), device.info().shared_bytes_per_block
     num_experts, inner, hidden = cases.EXPERTS
@@ -206,9 +211,9 @@ def compile_all(only: set[int], also: Variant) -> None:
     for rows in sorted({rows for rows, _, _ in ROUTED if not only or rows in only}):
         sizes = (rows, cases.CHOSEN, num_experts, hardware, 3)
         specs += [moe_nvfp4.gate_up_spec(hidden, *sizes, shared, **ways['gate_up'])
-                  for ways in variants(rows, 'gate_up', also)]
-        specs += [moe_nvfp4.down_spec(inner, *sizes, shared, **ways['down'])
-                  for ways in variants(rows, 'down', also)]
+                  for ways in variants(rows, 'gate_up')]
+        specs += [moe_nvfp4.down_spec(inner, *sizes, **ways['down'])
+                  for ways in variants(rows, 'down')]
     compile_together(list(dict.fromkeys(specs)))
 
 
@@ -217,15 +222,12 @@ def main() -> int:
     parser.add_argument('--receipt', type=Path, help='write the records here as JSON')
     parser.add_argument('--commit', default='unknown')
     parser.add_argument('--rows', default='', help='only these numbers of rows, with commas')
-    parser.add_argument('--also', default='', help='KEY=NUMBER of every variant, with commas')
     arguments = parser.parse_args()
-    pairs = [word.split('=') for word in arguments.also.split(',') if word]
-    also = {key: int(number) for key, number in pairs}
     only = {int(word) for word in arguments.rows.split(',') if word}
     bench = Bench('python bench/expert_kernels.py', arguments.commit)
-    compile_all(only, also)
+    compile_all(only)
     bench.bandwidth()
-    failures = run(bench, only, also)
+    failures = run(bench, only)
     if arguments.receipt:
         arguments.receipt.parent.mkdir(parents=True, exist_ok=True)
         arguments.receipt.write_text(json.dumps(bench.records, indent=1) + '\n')

@@ -410,7 +410,7 @@ def compile_experts() -> None:
              for rows in moe_nvfp4.KINDS for dense in (0, 3)]
     compile_together([moe_nvfp4.combine_spec(cases.CHOSEN)]
                      + [moe_nvfp4.gate_up_spec(2816, *size, shared) for size in sizes]
-                     + [moe_nvfp4.down_spec(704, *size, shared) for size in sizes])
+                     + [moe_nvfp4.down_spec(704, *size) for size in sizes])
 
 
 def compile_together(specs: Sequence[compiler.KernelSpec]) -> None:

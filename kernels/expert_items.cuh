@@ -27,19 +27,6 @@ __device__ __forceinline__ Source source_of(const Work& work, const Routing& rou
     return source_at(codes, scales, row_scales, row_tile * COLUMN_TILES + part, row_tile, lane);
 }
 
-#if BULK
-// The scales of rows g and of rows g + 8 of an item.
-__device__ __forceinline__ float2 load_row_scales(const Work& work, const Routing& routing,
-                                                  const Place& at) {
-    const bool dense = at.unit < DENSE;
-    const float* all = dense ? work.dense.row_scales : work.experts.row_scales;
-    const u32 matrix = dense ? (ENTRY == 1 ? 0 : at.unit) : routing.hit[at.unit - DENSE];
-    const float* of = all + 2 * (matrix * work.num_row_tiles + at.tile);
-    return make_float2(__uint_as_float(load_activation_word(of)),
-                       __uint_as_float(load_activation_word(of + 1)));
-}
-#endif
-
 // One warp's ring, and what it requests next.
 struct Ring {
     Slots slots;
@@ -48,7 +35,6 @@ struct Ring {
     Source from;
     int after;                   // the item behind it (DYNAMIC)
     int turn;                    // of the pair
-    u32 phase;                   // of the slots that are read (BULK)
 };
 
 __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const Routing& routing,
@@ -62,9 +48,7 @@ __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const
     }
     if (ring.item < share.num_items)
         request_stage(ring.slots, ring.filled, ring.from, ring.stage++, lane);
-#if !BULK
     commit_copies();
-#endif
     ring.filled = next_slot(ring.filled);
 }
 
@@ -209,7 +193,7 @@ __device__ __forceinline__ void pair_barrier(int pair) {
 // The next item's products with the rows at `rows`.
 template <int NB, typename Row>
 __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Queue& queue, Ring& ring,
-                                                    const Row (&rows)[NB], const Place& at,
+                                                    const Row (&rows)[NB],
                                                     const Work& work, const Routing& routing,
                                                     const Share& share, int lane) {
     constexpr int AHEAD = tiles_ahead<NB>(Row());
@@ -225,17 +209,9 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Queue& queue
     int grabbed = 0;
     if (lane == 0 && part_of_team() == 0) grabbed = atomicAdd(&queue.next, 1);
 #endif
-#if BULK
-    total.scale = load_row_scales(work, routing, at);
-#endif
 #pragma unroll(ITEM_STAGES <= 3 ? 3 : 1)
     for (int stage = 0; stage < ITEM_STAGES; ++stage) {
-#if BULK
-        wait_for_arrival(arrival_of(ring.slots, ring.read, lane), ring.phase);
-        ring.phase ^= ring.read == (STAGES - 1) * STAGE_BYTES;
-#else
         wait_for_copies<STAGES - 2>();
-#endif
         __syncwarp();            // what other lanes copied is there, and they have read the slot
         request_next(ring, work, routing, share, lane);      // that is filled now
         slot = ring.read;
@@ -245,9 +221,7 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Queue& queue
             multiply_stage<NB, LAST, AHEAD>(acc, x, stage * STAGE_TILES, ring, rows, lane);
         ring.read = next_slot(ring.read);
     }
-#if !BULK
     total.scale = read_row_scales(ring.slots, slot, lane);
-#endif
 #if SPLIT == 1
 #if DYNAMIC
     ring.after = __shfl_sync(FULL_MASK, grabbed, 0);

@@ -86,7 +86,7 @@ __device__ __forceinline__ int first_item() {
 // so that a round which is not full leaves it out.
 __device__ __forceinline__ int next_item(const Share& share, int item) {
     const int skipped = share.num_dense <= TEAMS ? share.num_dense : 0;
-    if (item >= TEAMS) return item + TEAMS;
+    if (ENTRY == 1 || item >= TEAMS) return item + TEAMS;        // down's are of one length
     return item + TEAMS - skipped + (item < skipped ? TEAMS : 0);
 }
 

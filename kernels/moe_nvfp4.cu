@@ -38,11 +38,10 @@
 // BLOCKS (8 tokens or fewer: 1, else 2), NUM_EXPERTS (E), DENSE (0: no dense MLP), WARPS,
 // MIN_BLOCKS, SPLIT (warps of an item: 1, or 2 where COLUMNS is a multiple of 128), STAGE_TILES and
 // STAGES of the ring, ACTIVATIONS and WIDE_ACTIVATIONS (tiles of them in flight for up to 8 and for
-// more rows, divisors of STAGE_TILES), WIDE, NARROW, STAGED (0, or COLUMNS a multiple of 64 and rows
-// in shared memory; of gate_up 1 the experts', 2 the dense MLP's too; of down so many at a time, at
-// least 16), DYNAMIC (items go to teams as they get ready; STAGES - 1 stages of an item at least); 0
-// also FETCH_DENSE.
-// Dynamic shared memory: the rings, the staged rows (of gate_up STAGED times all), and a line.
+// more rows, divisors of STAGE_TILES), WIDE, NARROW, DYNAMIC (items go to teams as they get ready;
+// an item has STAGES - 1 stages at least); 0 also FETCH_DENSE, STAGED (all rows in shared memory,
+// COLUMNS a multiple of 64).
+// Dynamic shared memory: the rings; if STAGED, the rows, those of the dense MLP, and a line.
 
 #if ENTRY != 2
 
@@ -85,14 +84,14 @@ struct Inputs {
 };
 
 // One item for the up to 8 * NB rows of its unit.
-template <int NB, typename Row>
+template <int NB>
 __device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict__ dense_inner,
                                         const Inputs& from, const Place& at, int count,
                                         Halves& halves, Queue& queue, Ring& ring,
                                         const Work& work, const Routing& routing, const Share& share, int lane) {
     const int g = lane >> 2, width = work.num_row_tiles * 8;
     const bool dense = at.unit < DENSE;
-    Row rows[NB];
+    UsualRow rows[NB];
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
         // a column without a row has any other's: nobody reads what comes of it
@@ -100,8 +99,8 @@ __device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict
         find_row(rows[m], dense ? from.dense_x : from.x, dense ? from.staged_dense : from.staged,
                  dense ? row : row / CHOSEN, lane);
     }
-    const Totals<NB> total = multiply_item<NB, Row>(halves, queue, ring, rows, at, work, routing,
-                                                    share, lane);
+    const Totals<NB> total = multiply_item<NB, UsualRow>(halves, queue, ring, rows, work, routing,
+                                                         share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -133,10 +132,7 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     Share share;
     find_dense(share, num_row_tiles);
     int item = first_item(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, next_item(share, item), 0, 0};
-#if BULK
-    make_arrivals(ring.slots, lane);
-#endif
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, next_item(share, item), 0};
     constexpr int EARLY = STAGES - 1 < ITEM_STAGES ? STAGES - 1 : ITEM_STAGES;
     share.num_items = share.num_dense;
     if (item < share.num_dense) {
@@ -156,7 +152,7 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     from.staged = shared_address(weight_rings) + WARPS * RING_BYTES;
     from.staged_dense = from.staged + work.num_tokens * STAGED_ROW;
     stage_rows(from.staged, x, work.num_tokens);
-    if (DENSE && STAGED == 2) stage_rows(from.staged_dense, dense_x, work.num_tokens);
+    if (DENSE) stage_rows(from.staged_dense, dense_x, work.num_tokens);
     commit_copies();
     const bool requested_before = requested > 0;
 #else
@@ -174,111 +170,46 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
         request_next(ring, work, routing, share, lane);
 #if STAGED
     // the rows, requested behind some of the weights or in front of all
-    if (BULK || requested_before) wait_for_copies<0>();
+    if (requested_before) wait_for_copies<0>();
     else wait_for_copies<STAGES - 1>();
     __syncthreads();
 #endif
     for (; item < share.num_items; item = DYNAMIC ? ring.item : next_item(share, item)) {
         const Place at = place_of(share, item, num_row_tiles);
         const int count = num_rows(work, routing, at.unit);
-#define DO_ITEM(NB, ROW)                                                                         \
-    do_item<NB, ROW>(inner, dense_inner, from, at, count, halves, queue, ring, work, routing,    \
-                     share, lane)
-#if STAGED == 1 && DENSE
-        if (at.unit < DENSE) {
-            DO_ITEM(BLOCKS, const u16*);
-            continue;
-        }
-#endif
 #if BLOCKS == 2
-        if (count > 8) {
-            DO_ITEM(2, UsualRow);
-            continue;
-        }
+        if (count > 8)
+            do_item<2>(inner, dense_inner, from, at, count, halves, queue, ring, work, routing,
+                       share, lane);
+        else
 #endif
-        DO_ITEM(1, UsualRow);
+            do_item<1>(inner, dense_inner, from, at, count, halves, queue, ring, work, routing,
+                       share, lane);
     }
 }
 
 #elif ENTRY == 1
 
-struct Inputs {
-    const u16 *inner, *dense_inner;
-    SharedAddress staged;
-    int first_unit;              // of those that are staged
-};
-
-// The n-th row of a unit.
-__device__ __forceinline__ const u16* input_row(const Inputs& from, const Routing& routing,
-                                                int unit, int n) {
-    const u32 row = row_of(routing, unit, n);
-    return unit < DENSE ? from.dense_inner + (row * DENSE + unit) * COLUMNS
-                        : from.inner + row * COLUMNS;
-}
-
-__device__ __forceinline__ void find_input(const u16*& row, const Inputs& from,
-                                           const Routing& routing, int unit, int n, int,
-                                           int lane) {
-    row = input_row(from, routing, unit, n) + first_column(lane);
-}
-
-__device__ __forceinline__ void find_input(SharedAddress& row, const Inputs& from, const Routing&,
-                                           int, int n, int rows_before, int lane) {
-    row = from.staged + (rows_before + n) * STAGED_ROW + first_column(lane) * 2;
-}
-
-#if STAGED
-// The block's unit behind this one.
-__device__ __forceinline__ int next_unit(const Share& share, int unit, int num_row_tiles) {
-    const bool last_dense = share.num_dense > 0
-        && unit == place_of(share, share.num_dense - 1, num_row_tiles).unit;
-    return last_dense ? place_of(share, share.num_dense, num_row_tiles).unit : unit + 1;
-}
-
-// Copies the rows of units from from.first_unit on, as many as STAGED; gives the first item that
-// is of a unit behind them, and that unit.
-__device__ __forceinline__ int stage_units(const Inputs& from, const Work& work,
-                                           const Routing& routing, const Share& share, int& unit) {
-    int item = 0, before = 0;
-    for (unit = from.first_unit; ; unit = next_unit(share, unit, work.num_row_tiles)) {
-        item = unit < DENSE ? unit * work.num_row_tiles - share.first_dense
-            : share.num_dense + (unit - DENSE) * work.num_row_tiles - share.first_expert;
-        if (item >= share.num_items) break;
-        const int count = num_rows(work, routing, unit);
-        if (before + count > STAGED) break;
-        for (int i = threadIdx.x; i < count * (COLUMNS / 8); i += THREADS) {
-            const int n = i / (COLUMNS / 8), piece = i - n * (COLUMNS / 8);
-            copy_weights(from.staged + (before + n) * STAGED_ROW + piece * 16,
-                         input_row(from, routing, unit, n) + piece * 8);
-        }
-        before += count;
-    }
-    return min(item, share.num_items);
-}
-#endif
-
 // One item for the up to 8 * NB rows of its unit.
 template <int NB>
 __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __restrict__ dense_parts,
-                                        const Inputs& from, const Place& at, int count,
-                                        int num_outputs, Halves& halves, Queue& queue, Ring& ring,
+                                        const u16* inner, const u16* dense_inner,
+                                        const Place& at, int count, int num_outputs,
+                                        Halves& halves, Queue& queue, Ring& ring,
                                         const Work& work, const Routing& routing,
                                         const Share& share, int lane) {
     const int g = lane >> 2;
     const bool dense = at.unit < DENSE;
-    int rows_before = 0;
-#if STAGED
-    for (int unit = from.first_unit; unit != at.unit;
-         unit = next_unit(share, unit, work.num_row_tiles))
-        rows_before += num_rows(work, routing, unit);
-#endif
-    UsualRow rows[NB];
+    const u16* rows[NB];
 #pragma unroll
-    for (int m = 0; m < NB; ++m)
+    for (int m = 0; m < NB; ++m) {
         // a column without a row has any other's: nobody reads what comes of it
-        find_input(rows[m], from, routing, at.unit, min(8 * m + g, count - 1), rows_before, lane);
-    const Totals<NB> total = multiply_item<NB, UsualRow>(halves, queue, ring, rows, at, work,
-                                                         routing, share, lane);
+        const u32 row = row_of(routing, at.unit, min(8 * m + g, count - 1));
+        rows[m] = (dense ? dense_inner + (row * DENSE + at.unit) * COLUMNS
+                         : inner + row * COLUMNS) + first_column(lane);
+    }
+    const Totals<NB> total = multiply_item<NB, const u16*>(halves, queue, ring, rows, work,
+                                                           routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -321,44 +252,24 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     find_dense(share, num_row_tiles);
     find_experts(share, work, routing);
     int item = first_item();
-    if (STAGED ? share.num_items == 0 : item >= share.num_items) return;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, next_item(share, item), 0, 0};
-#if BULK
-    make_arrivals(ring.slots, lane);
-#endif
-    if (!STAGED || item < share.num_items)
-        ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
+    if (item >= share.num_items) return;
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, next_item(share, item), 0};
+    ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i)
         request_next(ring, work, routing, share, lane);
     wait_for_previous_kernel();
-    Inputs from = {inner, dense_inner, 0, 0};
-    int end = share.num_items;
-#if STAGED
-    from.staged = shared_address(weight_rings) + WARPS * RING_BYTES;
-    int unit = place_of(share, 0, num_row_tiles).unit;
-    for (bool first = true; first || end < share.num_items; first = false) {
-        if (!first) __syncthreads();     // everybody has done with the rows before
-        from.first_unit = unit;
-        end = stage_units(from, work, routing, share, unit);
-        commit_copies();
-        wait_for_copies<0>();
-        __syncthreads();
-#else
-    {
-#endif
-        for (; item < end; item = DYNAMIC ? ring.item : next_item(share, item)) {
-            const Place at = place_of(share, item, num_row_tiles);
-            const int count = num_rows(work, routing, at.unit);
+    for (; item < share.num_items; item = DYNAMIC ? ring.item : next_item(share, item)) {
+        const Place at = place_of(share, item, num_row_tiles);
+        const int count = num_rows(work, routing, at.unit);
 #if BLOCKS == 2
-            if (count > 8)
-                do_item<2>(results, dense_parts, from, at, count, num_outputs, halves, queue,
-                           ring, work, routing, share, lane);
-            else
+        if (count > 8)
+            do_item<2>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
+                       queue, ring, work, routing, share, lane);
+        else
 #endif
-                do_item<1>(results, dense_parts, from, at, count, num_outputs, halves, queue,
-                           ring, work, routing, share, lane);
-        }
+            do_item<1>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
+                       queue, ring, work, routing, share, lane);
     }
 }
 

@@ -8,20 +8,14 @@
 // six counters, so that whoever waits for a row of activations waits for the weights requested
 // last, too: a read from memory for every tile (test/unit/kernels/test_early_loads.py).
 //
-// With BULK a stage is one lane's request, which does not go through the L1 and its queue; its last
-// bytes are the barrier that counts what has come. Row scales are then read elsewhere.
-//
 // Constants: COLUMN_TILES (of a row tile), STAGE_TILES (tiles of a stage, at most 7), STAGES (of a
 // ring, at least 2). ITEM_TILES: tiles of an item, if it has not all of a row tile's columns.
-// BULK (sm_90 and up). Dynamic shared memory: RING_BYTES for each warp of a block.
+// Dynamic shared memory: RING_BYTES for each warp of a block.
 
 #include "prefill_tile.cuh"
 
 #ifndef ITEM_TILES
 #define ITEM_TILES COLUMN_TILES
-#endif
-#ifndef BULK
-#define BULK 0
 #endif
 #define ITEM_STAGES ((ITEM_TILES + STAGE_TILES - 1) / STAGE_TILES)
 // Places in a stage, in bytes: codes, scales, and in the last one of an item its two row scales.
@@ -93,69 +87,15 @@ __device__ __forceinline__ Slots slots_of(int place, int lane) {
                 + (__shfl_sync(FULL_MASK, lane, lane) >> 1) * 4};
 }
 
-#if BULK
-
-// One arrival, of whoever tells how many bytes will come, and those bytes complete a phase.
-__device__ __forceinline__ void make_arrival(SharedAddress arrival) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(arrival) : "memory");
-}
-
-__device__ __forceinline__ void show_arrivals() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-__device__ __forceinline__ void expect_bytes(SharedAddress arrival, u32 num_bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(arrival), "r"(num_bytes) : "memory");
-}
-
-__device__ __forceinline__ void copy_bulk(SharedAddress to, const void* from, u32 num_bytes,
-                                          SharedAddress arrival) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];"
-                 :: "r"(to), "l"(from), "r"(num_bytes), "r"(arrival) : "memory");
-}
-
-__device__ __forceinline__ void wait_for_arrival(SharedAddress arrival, u32 phase) {
-    asm volatile("{\n.reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}" :: "r"(arrival), "r"(phase) : "memory");
-}
-
-__device__ __forceinline__ SharedAddress arrival_of(const Slots& slots, u32 slot, int lane) {
-    return slots.vectors + slot + STAGE_ROW_SCALES - 16 * lane;
-}
-
-// By all lanes of a warp, before its first request.
-__device__ __forceinline__ void make_arrivals(const Slots& slots, int lane) {
-    if (lane == 0) {
-        for (int i = 0; i < STAGES; ++i) make_arrival(arrival_of(slots, i * STAGE_BYTES, 0));
-        show_arrivals();
-    }
-    __syncwarp();
-}
-#endif
-
 // Request the next TILES tiles of an item into the slot at `to`, by all lanes of a warp.
 template <int TILES>
 __device__ __forceinline__ void request_tiles(const Slots& slots, u32 slot, const Source& from,
                                               int lane) {
     const SharedAddress to = slots.vectors + slot;
-#if BULK
-    if (lane == 0) {
-        const SharedAddress arrival = arrival_of(slots, slot, 0);
-        expect_bytes(arrival, TILES * (WARP * 16 + TILE_SCALE_WORDS * 4));
-        copy_bulk(to, from.codes, TILES * WARP * 16, arrival);
-        copy_bulk(to + STAGE_SCALES, from.scales, TILES * TILE_SCALE_WORDS * 4, arrival);
-    }
-#else
 #pragma unroll
     for (int i = 0; i < TILES; ++i)
         copy_weights(to + i * WARP * 16, from.codes + i * TILE_CODE_VECTORS);
     if (lane < TILE_SCALE_WORDS / 4 * TILES) copy_weights(to + STAGE_SCALES, from.scales);
-#endif
 }
 
 // Request stage `stage` of an item into the slot at `slot`, by all lanes of a warp, and step on to
@@ -166,10 +106,8 @@ __device__ __forceinline__ void request_stage(const Slots& slots, u32 slot, Sour
         request_tiles<STAGE_TILES>(slots, slot, from, lane);
     } else {
         request_tiles<ITEM_TILES - (ITEM_STAGES - 1) * STAGE_TILES>(slots, slot, from, lane);
-#if !BULK
         if (lane == WARP - 1)
             copy_pair(slots.vectors + slot + STAGE_ROW_SCALES - 16 * (WARP - 1), from.row_scales);
-#endif
     }
     from.codes += STAGE_TILES * TILE_CODE_VECTORS;
     from.scales += STAGE_TILES * (TILE_SCALE_WORDS / 4);

@@ -28,12 +28,10 @@ _TILE_BYTES = 576                        # codes and scales
 _WARPS = 8                               # of a block
 _STAGE_TILES, _STAGES = 4, 3             # of a warp's ring: 54 KB a block, so it fits anywhere
 _RESIDENT = 2                            # blocks of a multiprocessor at once
-# Gate-up's rows in shared memory, by the most tokens, where a block may ask for so much.
-_STAGED: dict[int, dict[str, int]] = {
-    2: {'STAGED': 2}, 8: {'STAGED': 2, 'WARPS': 16, 'MIN_BLOCKS': 1},
-    MAX_TOKENS: {'STAGED': 1, 'WARPS': 16, 'MIN_BLOCKS': 1}}
-_STAGED_DOWN = (16, 32)                  # rows of down, by its blocks of rows, where they fit
-KINDS = tuple(_STAGED)                   # as many tokens as each kind of launch takes at most
+# Gate-up of so few tokens: their rows in shared memory, where a block may ask for so much.
+_FEW = 2
+_STAGED = {'STAGED': 1, 'WARPS': 16, 'MIN_BLOCKS': 1}
+KINDS = (_FEW, 8, MAX_TOKENS)            # as many tokens as each kind of launch takes at most
 _RESERVED = 1024                         # bytes of shared memory that each block takes besides
 
 
@@ -145,7 +143,7 @@ def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragm
         num_tokens = rows.stop - start
         kernel = device.compiled(down_spec(
             weight.columns, num_tokens, sizes['K'], weight.num_experts,
-            device.has_e2m1_conversion(), parts, device.info().shared_bytes_per_block))
+            device.has_e2m1_conversion(), parts))
         tiles = weight.num_row_tiles
         items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
         _launch(kernel, items, num_tokens,
@@ -185,8 +183,8 @@ def dynamic_bytes(constants: dict[str, int], num_tokens: int) -> int:
     """Dynamic shared memory of a block: its warps' rings, and staged rows of activations."""
     stage = constants['STAGE_TILES'] * _TILE_BYTES + 16          # with two scales of rows
     rings = constants['WARPS'] * constants['STAGES'] * stage
-    rows = constants['STAGED'] * (1 if constants['ENTRY'] else num_tokens)
-    return rings + rows * (2 * constants['COLUMNS'] + 64) + 128 * bool(rows)
+    rows = 2 * num_tokens * (2 * constants['COLUMNS'] + 64) + 128
+    return rings + constants['STAGED'] * rows
 
 
 def fixed_bytes(constants: dict[str, int]) -> int:
@@ -213,26 +211,18 @@ def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: in
     constants = {**_constants(0, columns, num_tokens, num_chosen, num_experts, hardware, dense),
                  'SPLIT': split, 'FETCH_DENSE': int(dense > 0), 'WIDE': 5, 'NARROW': 4,
                  'WIDE_ACTIVATIONS': 2}
-    most = next(most for most in _STAGED if num_tokens <= most)
-    staged = {**constants, **_STAGED[most]}
-    if columns % TILE_COLUMNS == 0 and _fits(staged, shared_limit, most):
+    staged = {**constants, **_STAGED}
+    if num_tokens <= _FEW and columns % TILE_COLUMNS == 0 and (
+            dynamic_bytes(staged, _FEW) + fixed_bytes(staged) <= shared_limit):
         constants = staged
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **{**constants, **override})
 
 
 def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, hardware: bool,
-              dense: int = 0, shared_limit: int = 0, **override: int) -> KernelSpec:
-    """What is compiled for down; the rest as in gate_up_spec."""
+              dense: int = 0, **override: int) -> KernelSpec:
+    """What is compiled for down; dense as in gate_up_spec."""
     constants = _constants(1, columns, num_tokens, num_chosen, num_experts, hardware, dense)
-    for rows in _STAGED_DOWN[:constants['BLOCKS']]:
-        staged = {**constants, 'STAGED': rows}
-        if columns % TILE_COLUMNS == 0 and _fits(staged, shared_limit, num_tokens):
-            constants = staged
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **{**constants, **override})
-
-
-def _fits(constants: dict[str, int], shared_limit: int, num_tokens: int) -> bool:
-    return dynamic_bytes(constants, num_tokens) + fixed_bytes(constants) <= shared_limit
 
 
 def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_experts: int,

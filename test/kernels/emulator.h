@@ -419,34 +419,6 @@ inline void copy_pair(SharedAddress to, const void* from) {
         {(void*)to, from, true, emulator::groups[threadIdx.x], 8});
 }
 
-// A phase is over when what was requested for it is waited for.
-struct Bulk {
-    SharedAddress to;
-    const void* from;
-    u32 num_bytes;
-    SharedAddress arrival;
-};
-
-static std::vector<Bulk> bulks;
-
-inline void make_arrival(SharedAddress) {}
-inline void show_arrivals() {}
-inline void expect_bytes(SharedAddress, u32) {}
-
-inline void copy_bulk(SharedAddress to, const void* from, u32 num_bytes, SharedAddress arrival) {
-    bulks.push_back({to, from, num_bytes, arrival});
-}
-
-inline void wait_for_arrival(SharedAddress arrival, u32) {
-    for (Bulk& bulk : bulks)
-        if (bulk.arrival == arrival) {
-            memcpy((void*)bulk.to, bulk.from, bulk.num_bytes);
-            bulk.arrival = 0;
-        }
-    bulks.erase(std::remove_if(bulks.begin(), bulks.end(), [](const Bulk& bulk) {
-        return bulk.arrival == 0; }), bulks.end());
-}
-
 inline void commit_copies() { ++emulator::groups[threadIdx.x]; }
 
 template <int PENDING> void wait_for_copies() {

@@ -126,8 +126,8 @@ def check_rows_alone(cp: Any, stream: Any, layer: Layer, experts: tuple[int, ...
     ('wait_for_copies<STAGES - 2>', 'wait_for_copies<STAGES - 1>'),
     ('    pair_barrier(warp / 2);', ''), ('    commit_copies();\n    const', '    const')],
     ids=['one stage short', 'no barrier of pairs', 'staged rows not waited for'])
-def test_a_missing_wait_shows(small: tuple[Any, Any], machine: Machine, right: str, wrong: str,
-                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_wait_shows(small: tuple[Any, Any], machine: Machine, large_blocks: None,
+                              right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not machine.small:
         pytest.skip('a device may be fast enough to get away with it')
     cp, stream = small
@@ -184,8 +184,10 @@ def test_small_experts_with_the_dense_mlp(small: tuple[Any, Any], large_blocks: 
     check_joined(*small, Layer(*small, JOINED), num_tokens, distinct)
 
 
-def test_long_rows_go_round_the_ring(small: tuple[Any, Any]) -> None:
-    check_joined(*small, Layer(*small, LONG), 3, 8)
+@pytest.mark.parametrize('num_tokens', [2, 3])       # staged, and not
+def test_long_rows_go_round_the_ring(small: tuple[Any, Any], large_blocks: None,
+                                     num_tokens: int) -> None:
+    check_joined(*small, Layer(*small, LONG), num_tokens, 8)
 
 
 def check_joined(cp: Any, stream: Any, layer: Layer, num_tokens: int, distinct: int) -> None:
