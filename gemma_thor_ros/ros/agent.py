@@ -158,9 +158,10 @@ class Generation:
         request = dataclasses.replace(request, tools=tuple(acting.bridge.tools()))
         self._reads = reads_of(request.messages, bool(request.session_id))
         # While a tool runs nothing else looks at the clock.
-        watchdog = threading.Timer(
-            self._timeout_s, self._running.cancel, (self._timeout_message(), ErrorCode.TIMEOUT)
-        )
+        limit_s, end = self._timeout_s, (self._timeout_message(), ErrorCode.TIMEOUT)
+        if 0.0 < request.deadline_s < limit_s:
+            limit_s, end = request.deadline_s, (_deadline_message(request), ErrorCode.DEADLINE)
+        watchdog = threading.Timer(limit_s, self._running.cancel, end)
         watchdog.daemon = True
         watchdog.start()
         try:
@@ -198,8 +199,15 @@ class Generation:
     def _generate(self, request: ChatRequest, round_index: int) -> ChatResult:
         """Run one round to its end, handing its deltas on."""
         self._logprobs = []
-        timeout_s = max(self._started + self._timeout_s - time.monotonic(), 1e-3)
-        stream = self._submit(dataclasses.replace(request, timeout_s=timeout_s))
+        spent_s = time.monotonic() - self._started
+        timeout_s, deadline_s = max(self._timeout_s - spent_s, 1e-3), request.deadline_s
+        if round_index and deadline_s > 0.0:     # of the whole request: what is left of it
+            deadline_s -= spent_s
+            if deadline_s <= 0.0:
+                raise RequestError(ErrorCode.DEADLINE, _deadline_message(request), 'deadline')
+        stream = self._submit(
+            dataclasses.replace(request, timeout_s=timeout_s, deadline_s=deadline_s)
+        )
         self._running.attach(stream)
         try:
             if self._queue is not None:
@@ -217,6 +225,8 @@ class Generation:
         if result.code is ErrorCode.TIMEOUT:
             # The limit that counts is the whole request's, not what was left of it.
             return dataclasses.replace(result, message=self._timeout_message())
+        if round_index and result.code is ErrorCode.DEADLINE:
+            return dataclasses.replace(result, message=_deadline_message(request))
         return self._cancelled(result) if result.code is ErrorCode.CANCELLED else result
 
     def _wait_for_turn(self, stream: Stream, request_id: str, queue: Queue) -> None:
@@ -321,6 +331,10 @@ def _differ(told: QueuePosition, now: QueuePosition) -> bool:
     return told.position != now.position or round(told.expected_wait_s) != round(
         now.expected_wait_s
     )
+
+
+def _deadline_message(request: ChatRequest) -> str:
+    return f'the deadline of {request.deadline_s:g} s has passed'
 
 
 def _last_assistant(messages: list[Message]) -> int:

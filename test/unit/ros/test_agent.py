@@ -247,6 +247,18 @@ def test_each_round_gets_the_time_that_is_left():
     assert 9.9 < bench.asked[0].timeout_s <= 10.0 and bench.asked[1].timeout_s <= 9.81
 
 
+def test_a_deadline_covers_tools_and_all_rounds():
+    bench = Bench(round_of('', calls('drive')), round_of('Done.'), tool_s=0.2)
+    assert bench.go(deadline_s=5.0).result.text == 'Done.'
+    assert bench.asked[0].deadline_s == 5.0 and 4.0 < bench.asked[1].deadline_s <= 4.81
+    bench = Bench(round_of('', calls('drive')), round_of('Done.'), tool_s=5.0)
+    begin = time.monotonic()
+    answer = bench.go(deadline_s=0.1)
+    assert time.monotonic() - begin < 2.0 and len(bench.asked) == 1
+    assert answer.result.code is ErrorCode.DEADLINE
+    assert answer.result.message == 'the deadline of 0.1 s has passed'
+
+
 def test_a_refusal_of_the_first_round_is_raised():
     error = RequestError(ErrorCode.CONTEXT_LENGTH, 'too long')
     with pytest.raises(RequestError):
