@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ from gemma_thor_ros.models.batch import Batch, Role, Span
 from gemma_thor_ros.models.cuda_inputs import Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
-from gemma_thor_ros.ops.step_times import node_times, read_bandwidth, times_us
+from gemma_thor_ros.ops.step_times import as_graph, node_times, read_bandwidth, times_us
 from gemma_thor_ros.schema import Request, SamplingParams, TokenEvent
 
 PAGE_SIZE = 64
@@ -241,7 +241,8 @@ def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDt
     pages = np.arange(-(-(depth + 16) // PAGE_SIZE), dtype=np.int32)
     settings = SampleSettings(temperature=0.0)
     rng = np.random.default_rng(count)
-    times = []
+    times, beside = [], []
+    replay: Callable[[], float] | None = None    # the layers and the head alone
     for run in range(_VERIFY_RUNS + 3):
         ids = rng.integers(FIRST_ID, model.vocab_size, count).astype(np.int32)
         step = Batch(ids, np.arange(depth, depth + count, dtype=np.int32),
@@ -250,16 +251,23 @@ def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDt
         choice = [SampleRow(settings, depth + 1 + i) for i in range(count)]
         started = time.perf_counter()
         model.choose(step, cache, choice)
+        ended = time.perf_counter()
+        if replay is None:
+            replay = as_graph(model.stream, model.launches(Key(count, 1, count)))
+        device_us = replay()                         # of the same rows, so of the same experts
         if run >= 3:
-            times.append((time.perf_counter() - started) * 1e3)
+            times.append((ended - started) * 1e3)
+            beside.append((ended - started) * 1e6 - device_us)
     distinct = len(np.unique(model.chosen_experts(count))) if model.routers() else 0
     gb_s = step_bytes(model, depth, distinct, bench.value_bytes) / float(np.median(times)) / 1e6
     value = bench.records.add('verify_ms', times, 'ms', fraction=bench.share(gb_s),
                               **bench.context, path='model', rows=count, depth=depth,
                               kv=kv_dtype, distinct_experts=distinct)
+    rest = bench.records.add('beside_graph_us', beside, 'us', **bench.context, path='model',
+                             rows=count, depth=depth, kv=kv_dtype, distinct_experts=distinct)
     bench.say(f'verify {count:2} rows, {distinct:3} experts {value:7.3f} ms '
               f'({min(times):.3f} to {max(times):.3f}), {bench.share(gb_s) or 0.0:.0%} of '
-              'the limit')
+              f'the limit; host and choice {rest:.0f} us')
     return distinct
 
 

@@ -36,20 +36,26 @@ class Node:
 
 def times_us(stream: Any, enqueue: Callable[[], None], replays: int = _REPLAYS) -> list[float]:
     """Microseconds of each replay of a graph of what enqueue() puts on the stream."""
+    replay = as_graph(stream, enqueue)
+    return [replay() for _ in range(replays + 2)][2:]
+
+
+def as_graph(stream: Any, enqueue: Callable[[], None]) -> Callable[[], float]:
+    """What runs a graph of enqueue()'s work, and gives the microseconds that it took."""
     cupy = device.cupy()
     enqueue()                            # loads the kernels outside the capture
     stream.synchronize()
     graph = device.capture(stream, enqueue)
-    times = []
-    for index in range(replays + 2):
+
+    def replay() -> float:
         start, end = cupy.cuda.Event(), cupy.cuda.Event()
         start.record(stream)
         graph.launch(stream)
         end.record(stream)
         end.synchronize()
-        if index >= 2:
-            times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3)
-    return times
+        return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3
+
+    return replay
 
 
 def read_bandwidth(stream: Any, num_bytes: int = _BANDWIDTH_BYTES) -> list[float]:

@@ -65,10 +65,12 @@ def test_page_types_are_compared_at_the_same_depth(full: None, tiny: Bench) -> N
 def test_verify(full: None, tiny: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     if isinstance(tiny.model.stream, HostStream):
         monkeypatch.setattr(bench_device, 'times_us', lambda stream, work: [work() or 1.0])
+        monkeypatch.setattr(bench_device, 'as_graph', lambda stream, work: lambda: work() or 1.0)
         monkeypatch.setattr(bench_device, 'node_times', lambda stream, work: [
             work() or Node('embed', (), 1, 2.0)])
     bench_device.verify(tiny, (4,), (), 20, 'bf16')
-    record, *nodes = tiny.records.records
+    record, beside, *nodes = tiny.records.records
+    assert beside['metric'] == 'beside_graph_us' and beside['unit'] == 'us'
     assert record['metric'] == 'verify_ms' and record['context']['distinct_experts'] >= 2
     assert {node['metric'] for node in nodes} == {'graph_us', 'node_us'}
     assert 'embed' in {node['context'].get('op') for node in nodes}
