@@ -93,6 +93,23 @@ def routes(bench: Bench) -> None:
                           bench.stream), rows=rows)
 
 
+def half_layers(bench: Bench) -> None:
+    """Norms and router of one row in one launch."""
+    cp = bench.cp
+    weight = [bf16(bench, EXPERTS, HIDDEN) for _ in range(8)]
+    norms, scale = [floats(bench, HIDDEN) for _ in range(4)], floats(bench, EXPERTS)
+    x, branch = floats(bench, 1, HIDDEN), bf16(bench, 1, HIDDEN)
+    outs = [cp.empty((1, HIDDEN), cp.uint16) for _ in range(2)]
+    ids, chosen = cp.empty((1, CHOSEN), cp.int32), cp.empty((1, CHOSEN), cp.float32)
+    sizes = moe_route.scratch_sizes(1, HIDDEN, EXPERTS)
+    scores, tickets = cp.empty(sizes[0], cp.float32), cp.zeros(sizes[1], cp.uint32)
+    sequences = cp.zeros(1, cp.int32)
+    bench.measure('moe_route_add', moe_route.bytes_moved(1, HIDDEN, EXPERTS, 2),
+                  lambda i: moe_route.moe_route_add(
+                      ids, chosen, scores, tickets, x, outs, branch, norms[0], norms[1:], EPS, 1.0,
+                      weight[i % 8], scale, sequences, bench.stream), rows=1)
+
+
 class Pages:
     """K and V of one sequence, `copies` times, so that no launch finds them in the L2."""
 
@@ -226,8 +243,8 @@ def samplers(bench: Bench) -> None:
                           settings=name, rows=rows)
 
 
-PARTS = {'norms': norms, 'routes': routes, 'append': append, 'samplers': samplers,
-         'attend': attend}
+PARTS = {'norms': norms, 'routes': routes, 'half_layers': half_layers, 'append': append,
+         'samplers': samplers, 'attend': attend}
 
 
 def main() -> int:

@@ -76,7 +76,7 @@ struct Raw {
 
 #define FUSED_COLUMNS 2                  // of a lane, in the sum of the chunks by the last block
 // Partial results in flight: those of a window of 1,024 where more would not spill.
-#define FUSED_AHEAD (D == 512 ? 8 : NT > 1 ? (FP8 ? 8 : 2) : FP8 ? 18 : 4)
+#define FUSED_AHEAD (D == 512 ? 8 : NT > 1 ? (FP8 ? 8 : 2) : FP8 ? 9 : 2)
 #define COMBINE_AHEAD 32                 // of one column, in the launch of its own
 #define LOG2_E 1.4426950408889634f
 

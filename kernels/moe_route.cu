@@ -20,10 +20,19 @@
 // The block that comes last for its rows adds the parts and chooses: one warp per row, expert e in
 // lane e % 32, or for a row alone the whole block.
 //
-// PRECOND: H a multiple of 32; E a multiple of 8 and at most 1,024; K <= 32 and K <= E.
-// Constants: H, E, K, SPLITS, UNITS, PARTS; SPLITS * 8 * UNITS * 32 >= H.
+// moe_route_add: rms_norm_add of one row first, x = (x + rms(a; wa)) * scale (H) f32 in place, normed_i
+// (H) bf16 = rms(x; w_i), and the router's rms(x; routed) in shared memory. Every block does it, in
+// the order of sums of rms_norm.cu; the last one writes it.
+//
+// PRECOND: H a multiple of 32; E a multiple of 8 and at most 1,024 (256); K <= 32 and K <= E.
+// Constants: H, E, K, SPLITS, UNITS, PARTS, ADD (1: moe_route_add); SPLITS * 8 * UNITS * 32 >= H.
 
+#include "row_norms.cuh"
 #include "tickets.cuh"
+
+#ifndef ADD
+#define ADD 0
+#endif
 
 #define WARPS 8
 #define ROWS 16
@@ -154,12 +163,81 @@ __device__ __forceinline__ uint4 load_part(const u16* x, int row, int num_rows, 
     return load_activations(x + (u64)row * H + column);
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP)
-moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, float* scores,
-          u32* tickets, const u16* x, const u16* __restrict__ w,
-          const float* __restrict__ per_expert_scale, const int* sequences, int num_rows) {
-    __shared__ __align__(16) float parts[WARPS][ROWS][8];
-    __shared__ u32 ticket, zero;
+// What moe_route_add has in the place of x: rms_norm_add's arguments, of one row.
+struct Half {
+    float* x;
+    u16 *normed_0, *normed_1;
+    const u16* a;
+    const float *wa, *w_0, *w_1, *routed;
+    float eps, scale;
+};
+
+#if ADD
+#define ROW_WARPS ((H / 8 + WARP - 1) / WARP)            // as rms_norm.cu has them: sums by warp
+#define ROUNDS ((ROW_WARPS + WARPS - 1) / WARPS)         // of this block, for them
+#define ROW_SIZE (ROW_WARPS * WARP * 8)
+
+// The residual's new row, all of it in each block; and its sum of squares.
+struct NewRow {
+    Row residual[ROUNDS];
+    float inverse;
+};
+
+__device__ __forceinline__ float sum_of_warps(const float (&sums)[ROUNDS], float* room, int warp) {
+#pragma unroll
+    for (int n = 0; n < ROUNDS; ++n) {
+        const float sum = warp_sum(sums[n]);
+        if (threadIdx.x % WARP == 0 && warp + n * WARPS < ROW_WARPS) room[warp + n * WARPS] = sum;
+    }
+    __syncthreads();
+    float sum = 0.0f;
+    for (int w = 0; w < ROW_WARPS; ++w) sum += room[w];
+    return sum;
+}
+
+__device__ __forceinline__ int column_of(int n) { return (threadIdx.x + n * WARPS * WARP) * 8; }
+
+// x + rms(a), its norm for the router into `row` in shared memory; `room`: two sums a warp of a row.
+// A barrier must follow.
+__device__ __forceinline__ NewRow add_row(const Half& half, const Row (&wa)[ROUNDS],
+                                          const Row (&routed)[ROUNDS], u16* row, float* room,
+                                          int warp) {
+    NewRow now;
+    Row branch[ROUNDS];
+    float sums[ROUNDS];
+#pragma unroll
+    for (int n = 0; n < ROUNDS; ++n) {
+        now.residual[n] = load_f32(half.x, column_of(n));
+        branch[n] = load_bf16(half.a, column_of(n));
+    }
+#pragma unroll
+    for (int n = 0; n < ROUNDS; ++n) sums[n] = squares(branch[n]);
+    const float inverse = inverse_rms(sum_of_warps(sums, room, warp), half.eps);
+#pragma unroll
+    for (int n = 0; n < ROUNDS; ++n) {
+        const Row normed = scaled(branch[n], inverse, wa[n]);
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            now.residual[n].x[i] = __fmul_rn(__fadd_rn(now.residual[n].x[i], normed.x[i]),
+                                             half.scale);
+        sums[n] = squares(now.residual[n]);
+    }
+    now.inverse = inverse_rms(sum_of_warps(sums, room + ROW_WARPS, warp), half.eps);
+#pragma unroll
+    for (int n = 0; n < ROUNDS; ++n)
+        store_bf16(row, scaled(now.residual[n], now.inverse, routed[n]), column_of(n));
+    return now;
+}
+
+#endif
+
+__device__ __forceinline__ void route(int* __restrict__ expert_ids,
+                                      float* __restrict__ expert_weights, float* scores,
+                                      u32* tickets, const u16* x, const u16* __restrict__ w,
+                                      const float* __restrict__ per_expert_scale,
+                                      const int* sequences, int num_rows, const Half& half,
+                                      float (&parts)[WARPS][ROWS][8], u32& ticket, u32& zero,
+                                      u16* new_row, float* room) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int first_row = blockIdx.z * ROWS;
     const int first_column = (blockIdx.y * WARPS + warp) * UNITS * 32 + t * 8;
@@ -184,14 +262,35 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
                                : 0.0f;
     }
     if (threadIdx.x == 0) zero = 0;
+#if ADD
+    Row wa[ROUNDS], routed[ROUNDS];
+#pragma unroll
+    for (int n = 0; n < ROUNDS; ++n) {
+        wa[n] = load_weight(half.wa, column_of(n));
+        routed[n] = load_weight(half.routed, column_of(n));
+    }
+    const int alone = (int)load_activation_word(sequences);
     wait_for_previous_kernel();
+    const NewRow now = add_row(half, wa, routed, new_row, room, warp);
+    __syncthreads();
+#else
+    wait_for_previous_kernel();
+#endif
     uint4 low[UNITS], high[UNITS];
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
         const int column = first_column + u * 32;
+#if ADD
+        low[u] = high[u] = make_uint4(0, 0, 0, 0);
+        if (g == 0 && column < H) low[u] = *(const uint4*)(new_row + column);
+#else
         low[u] = load_part(x, first_row + g, num_rows, column);
         high[u] = load_part(x, first_row + 8 + g, num_rows, column);
+#endif
     }
+#if ADD
+    const u32 none = 0;
+#else
     int sequence[WARP_ROWS];             // of the rows that this warp chooses for, should it
 #pragma unroll
     for (int i = 0; i < WARP_ROWS; ++i) {
@@ -203,6 +302,7 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
     // across a barrier, and nothing that needs what is read behind it (0) before it.
     __syncthreads();
     const u32 none = *(volatile u32*)&zero;
+#endif
     float sums[4], others[4];            // two chains of products
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[i] = others[i] = 0.0f;
@@ -231,9 +331,31 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
     __syncthreads();
     if (ticket != gridDim.x * gridDim.y - 1) return;
     if (threadIdx.x == 0) tickets[blockIdx.z] = 0;
+    u32* keys = (u32*)parts;             // and what choose_together needs behind them
+    float2* chosen = (float2*)(keys + (1 + SHARES) * E);
+#if ADD
+    Row w_0[ROUNDS], w_1[ROUNDS];
+#pragma unroll
+    for (int n = 0; n < ROUNDS; ++n) {
+        w_0[n] = load_weight(half.w_0, column_of(n));
+        w_1[n] = load_weight(half.w_1, column_of(n));
+    }
+    if (alone >= 0) {
+        choose_together(expert_ids, expert_weights, z, scales, keys, keys + E, chosen);
+    } else if (threadIdx.x < K) {
+        expert_ids[threadIdx.x] = -1;
+        expert_weights[threadIdx.x] = 0.0f;
+    }
+    // no block reads the old row any more
+#pragma unroll
+    for (int n = 0; n < ROUNDS; ++n) {
+        store_f32(half.x, now.residual[n], column_of(n));
+        store_bf16(half.normed_0, scaled(now.residual[n], now.inverse, w_0[n]), column_of(n));
+        store_bf16(half.normed_1, scaled(now.residual[n], now.inverse, w_1[n]), column_of(n));
+    }
+#else
     if (TOGETHER && num_rows == 1 && alone >= 0) {
-        choose_together(expert_ids, expert_weights, z, scales, (u32*)parts, (u32*)parts + E,
-                        (float2*)((u32*)parts + (1 + SHARES) * E));
+        choose_together(expert_ids, expert_weights, z, scales, keys, keys + E, chosen);
         return;
     }
 #pragma unroll
@@ -248,4 +370,38 @@ moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, floa
             expert_weights[row * K + lane] = 0.0f;
         }
     }
+#endif
 }
+
+#if ADD
+
+// rms_norm_add of one row with three norms, of which the router's is not written, and its route.
+extern "C" __global__ void __launch_bounds__(WARPS * WARP)
+moe_route_add(int* __restrict__ expert_ids, float* __restrict__ expert_weights, float* scores,
+              u32* tickets, float* x, u16* __restrict__ normed_0, u16* __restrict__ normed_1,
+              const u16* a, const float* __restrict__ wa, const float* __restrict__ w_0,
+              const float* __restrict__ w_1, const float* __restrict__ routed,
+              const u16* __restrict__ w, const float* __restrict__ per_expert_scale,
+              const int* sequences, float eps, float scale) {
+    __shared__ __align__(16) float parts[WARPS][ROWS][8];
+    __shared__ __align__(16) u16 row[ROW_SIZE];
+    __shared__ float room[2 * ROW_WARPS];
+    __shared__ u32 ticket, zero;
+    const Half half = {x, normed_0, normed_1, a, wa, w_0, w_1, routed, eps, scale};
+    route(expert_ids, expert_weights, scores, tickets, 0, w, per_expert_scale, sequences, 1, half,
+          parts, ticket, zero, row, room);
+}
+
+#else
+
+extern "C" __global__ void __launch_bounds__(WARPS * WARP)
+moe_route(int* __restrict__ expert_ids, float* __restrict__ expert_weights, float* scores,
+          u32* tickets, const u16* x, const u16* __restrict__ w,
+          const float* __restrict__ per_expert_scale, const int* sequences, int num_rows) {
+    __shared__ __align__(16) float parts[WARPS][ROWS][8];
+    __shared__ u32 ticket, zero;
+    route(expert_ids, expert_weights, scores, tickets, x, w, per_expert_scale, sequences, num_rows,
+          Half{}, parts, ticket, zero, 0, 0);
+}
+
+#endif

@@ -54,7 +54,7 @@ SMALLEST_ENTRY = 24                      # instructions; an empty one has about 
 # Entries that multiply matrices must show it in the machine code.
 MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4', 'gemv_affine',
                   'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down', 'attention_decode',
-                  'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16', 'prefill_attention',
+                  'attention_append', 'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16', 'prefill_attention',
                   'draft_attention', 'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted
 # (entry, architectures) -> most bytes, why.
@@ -73,6 +73,9 @@ ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
     ('attention_decode_combine', ('sm_80', 'sm_86', 'sm_89')): (
         308, 'the sum of more than 32 chunks, with all of a group requested at once; from sm_90 '
              'on it takes 71 to 79 registers and spills nothing'),
+    ('attention_append', ('sm_110a',)): (
+        32, 'with a bf16 cache, head dim 256: before the wait, of what the prologue keeps; 128 '
+            'registers keep two blocks resident; the default cache, FP8, spills nothing'),
     ('prefill_attention', ('sm_86', 'sm_89')): (
         104, 'with a bf16 cache, head dim 256: the sums of 16 queries and the scores of 64 keys '
              'fill 255 registers; the default cache, FP8, spills nothing'),

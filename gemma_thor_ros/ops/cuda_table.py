@@ -114,10 +114,11 @@ class CudaOps:
 
         joined: the experts' launches do the dense MLP of generated rows too, where its size lets
         them. branches: else it runs beside the router and the experts. appended: one row alone has
-        its K and V written by its attention.
+        its K and V written by its attention, and its norms before the router by the router.
         """
         self.branches, self.joined, self.appended = branches, joined, appended
         self._append: tuple[Any, ...] | None = None      # what the next attention is to do too
+        self._norms: tuple[Any, ...] | None = None       # and what the next router
         self.stream = stream
         self._main, self._side = stream, device.new_stream()
         self._forked = False             # the side stream has work that must be waited for
@@ -189,6 +190,9 @@ class CudaOps:
     def add_norms(self, residual: Any, outs: Arrays, branch: Any, weight: Any, weights: Arrays,
                   eps: float, scale: float) -> None:
         """residual = (residual + rms(branch; weight)) * scale, then its norms."""
+        if self.appended and len(outs) == 3 and residual.shape[0] == 1:
+            self._norms = residual, outs, branch, weight, weights, eps, scale, self.stream
+            return
         rms_norm.rms_norm_add(residual, outs, branch, weight, weights, eps, scale, self.stream)
 
     def gate_up(self, inner: Any, products: Any, x: Any, weight: Any,
@@ -222,12 +226,23 @@ class CudaOps:
                   and isinstance(dense.gate_up, Nvfp4Fragments)
                   and isinstance(dense.down, Nvfp4Fragments)
                   and isinstance(weights, CudaExperts))
+        norms, self._norms = self._norms, None
+        together = joined and self._num_experts <= moe_route.MOST_TOGETHER
+        if norms and not together:
+            rms_norm.rms_norm_add(*norms)
         if not joined:
             with self.beside(num_decode_rows):
                 self.gate_up(dense.inner, dense.products, dense.x, dense.gate_up, num_decode_rows)
                 self.linear(dense.branch, dense.inner, dense.down, num_decode_rows)
-        moe_route.moe_route(experts.ids, experts.shares, *self._route_scratch, routed, router.proj,
-                            router.per_expert_scale, rows, self.stream)
+        chosen = experts.ids, experts.shares, *self._route_scratch       # and scratch
+        if norms and together:
+            _, outs, branch, own, others, _, scale, _ = norms
+            moe_route.moe_route_add(*chosen, residual, (outs[0], outs[2]), branch, own,
+                                    (others[0], others[2], others[1]), eps, scale, router.proj,
+                                    router.per_expert_scale, rows, self.stream)
+        else:
+            moe_route.moe_route(*chosen, routed, router.proj, router.per_expert_scale, rows,
+                                self.stream)
         if isinstance(weights, AffineExperts):
             self._affine_experts(experts, weights, not num_decode_rows)
             return dense.branch

@@ -9,6 +9,7 @@ not sum to 1. That equals softmax over all experts, top K, renormalise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from gemma_thor_ros.ops.rounding import Array, Rounding, stored_by_mlx
 from gemma_thor_ros.ops.scratch import Scratch
 from gemma_thor_ros.ops.shapes import check
 
+MOST_TOGETHER = 256                      # experts: threads of a block
 _ROWS = 16                               # of one tile
 
 
@@ -72,6 +74,29 @@ def moe_route(expert_ids: Any, expert_weights: Any, scores: Any, tickets: Any, x
                                       per_expert_scale, sequences, sizes['T']), stream)
 
 
+def moe_route_add(expert_ids: Any, expert_weights: Any, scores: Any, tickets: Any, x: Any,
+                  normed: Sequence[Any], a: Any, weight_a: Any, weights: Sequence[Any], eps: float,
+                  scale: float, weight: Any, per_expert_scale: Any, sequences: Any,
+                  stream: Any) -> None:
+    """Enqueue rms_norm_add and moe_route of one row as one launch, the same bits as of the two.
+
+    x (1, H) f32 in place; normed two arrays (1, H) bf16; a (1, H) bf16; weight_a and weights
+    (H,) f32, those of the two norms and of the router's, which is not written.
+    """
+    parts = weight.shape[0] if len(weight.shape) == 3 else 1
+    sizes = check('moe_route_add', expert_ids=expert_ids, expert_weights=expert_weights, x=x,
+                  normed_0=normed[0], normed_1=normed[1], a=a, weight_a=weight_a, w_0=weights[0],
+                  w_1=weights[1], routed=weights[2],
+                  weight=weight.reshape(parts, *weight.shape[-2:])[0],
+                  per_expert_scale=per_expert_scale, sequences=sequences)
+    need = scratch_sizes(1, sizes['H'], sizes['E'])
+    assert sizes['T'] == 1 and scores.size >= need[0] and tickets.size >= need[1], (sizes, need)
+    kernel = device.compiled(add_spec(sizes['H'], sizes['E'], sizes['K'], parts))
+    device.launch(kernel, (sizes['E'] // 8, _splits(sizes['H']), 1), 256,
+                  (expert_ids, expert_weights, scores, tickets, x, *normed, a, weight_a, *weights,
+                   weight, per_expert_scale, sequences, float(eps), float(scale)), stream)
+
+
 def scratch_sizes(num_tokens: int, hidden_size: int, num_experts: int) -> tuple[int, int]:
     """Numbers of the two scratch arrays: scores f32, and tickets u32 that start as zeros."""
     tiles = -(-num_tokens // _ROWS)
@@ -85,6 +110,13 @@ def spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1) ->
     splits = _splits(hidden_size)
     return KernelSpec.of('moe_route', H=hidden_size, E=num_experts, K=num_chosen, SPLITS=splits,
                          UNITS=-(-hidden_size // (splits * 8 * 32)), PARTS=parts)
+
+
+def add_spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1) -> KernelSpec:
+    """What is compiled for `moe_route_add`."""
+    assert num_experts <= MOST_TOGETHER, num_experts
+    constants = dict(spec(hidden_size, num_experts, num_chosen, parts).defines)
+    return KernelSpec.of('moe_route', 'moe_route_add', **constants, ADD=1)
 
 
 def _splits(hidden_size: int) -> int:

@@ -56,6 +56,8 @@ def row_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geo
                                 num_chosen=experts[1], parts=count)
                   for count in sorted({0, parts})]
         specs += [moe_route.spec(hidden_size, *experts)]
+        if experts[0] <= moe_route.MOST_TOGETHER:
+            specs.append(moe_route.add_spec(hidden_size, *experts))
     else:
         specs.append(rms_norm.spec('rms_norm_add', hidden_size, outputs=1))
     for shape in geometries:

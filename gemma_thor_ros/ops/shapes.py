@@ -67,6 +67,13 @@ SHAPES: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
     'moe_route': {'expert_ids': (('T', 'K'), 'i32'), 'expert_weights': (('T', 'K'), 'f32'),
                   'x': (('T', 'H'), 'bf16'), 'weight': (('E', 'H'), 'bf16'),
                   'per_expert_scale': (('E',), 'f32'), 'sequences': (('T',), 'i32')},
+    'moe_route_add': {
+        'expert_ids': (('T', 'K'), 'i32'), 'expert_weights': (('T', 'K'), 'f32'),
+        'x': (('T', 'H'), 'f32'), 'normed_0': (('T', 'H'), 'bf16'),
+        'normed_1': (('T', 'H'), 'bf16'), 'a': (('T', 'H'), 'bf16'),
+        'weight_a': (('H',), 'f32'), 'w_0': (('H',), 'f32'), 'w_1': (('H',), 'f32'),
+        'routed': (('H',), 'f32'), 'weight': (('E', 'H'), 'bf16'),
+        'per_expert_scale': (('E',), 'f32'), 'sequences': (('T',), 'i32')},
     'draft_heads': {'heads': (('T', 'N'), 'bf16'), 'q_norm': (('D',), 'f32'),
                     'k_norm': (('D',), 'f32'), 'starts': (('B',), 'i32')},
     'draft_context': {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from machine import Machine, error, from_bf16, normal, poisoned, to_bf16
 
-from gemma_thor_ros.ops import embed, geglu, moe_route
+from gemma_thor_ros.ops import embed, geglu, moe_route, rms_norm
 from gemma_thor_ros.ops.linear import LinearWeight, TableWeight
 from gemma_thor_ros.ops.scratch import Scratch
 from gemma_thor_ros.weights.canonical import DenseWeight
@@ -94,6 +94,43 @@ def test_moe_route(machine: Machine, shape: tuple[int, int, int], num_rows: int)
     assert np.array_equal(ids, expected_ids)
     assert np.abs(weights - expected).max() < 2e-6
     assert ids[0].tolist() == list(range(shape[2]))
+
+
+def half_layer(machine: Machine, router: Router, sequence: int, together: bool,
+               ) -> list[np.ndarray]:
+    """Residual, two norms, ids and weights of one row, by one launch or by two."""
+    width, num_experts, num_chosen = router.shape
+    put = machine.put
+    norms = [put(np.abs(normal(seed, width)) + np.float32(0.5)) for seed in range(4)]
+    x, branch = put(normal(7, 1, width)), put(to_bf16(normal(8, 1, width)))
+    outs = [put(poisoned((1, width), 'bf16')) for _ in range(3)]
+    sizes = moe_route.scratch_sizes(1, width, num_experts)
+    chosen = (put(poisoned((1, num_chosen), 'i32')), put(poisoned((1, num_chosen), 'f32')),
+              put(poisoned((sizes[0],), 'f32')), put(np.zeros(sizes[1], np.uint32)))
+    tail = (put(router.weight), put(router.scale), put(np.array([sequence], np.int32)),
+            machine.stream)
+    if together:
+        machine.run(lambda: moe_route.moe_route_add(
+            *chosen, x, (outs[0], outs[2]), branch, norms[0], (norms[1], norms[3], norms[2]),
+            1e-6, 0.75, *tail))
+    else:
+        machine.run(lambda: rms_norm.rms_norm_add(x, outs, branch, norms[0], norms[1:], 1e-6,
+                                                  0.75, machine.stream))
+        machine.run(lambda: moe_route.moe_route(*chosen, outs[1], *tail))
+    assert not machine.get(chosen[3]).any()
+    return [machine.get(array) for array in (x, outs[0], outs[2], *chosen[:2])]
+
+
+@pytest.mark.parametrize('sequence', [0, -1])
+@pytest.mark.parametrize('shape', ROUTERS)
+def test_norms_and_route_in_one_launch(machine: Machine, shape: tuple[int, int, int],
+                                       sequence: int) -> None:
+    """The bits of rms_norm_add and moe_route, for a row of a sequence and for padding."""
+    router = Router(*shape)
+    two, one = (half_layer(machine, router, sequence, together) for together in (False, True))
+    for array, other in zip(two, one, strict=True):
+        assert np.array_equal(array, other)
+    assert (two[3] == -1).all() == (sequence < 0)
 
 
 @pytest.mark.parametrize('shape', ROUTERS)
