@@ -54,8 +54,8 @@ SMALLEST_ENTRY = 24                      # instructions; an empty one has about 
 # Entries that multiply matrices must show it in the machine code.
 MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4', 'gemv_affine',
                   'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down', 'attention_decode',
-                  'attention_append', 'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16', 'prefill_attention',
-                  'draft_attention', 'vision_attention')
+                  'attention_append', 'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16',
+                  'prefill_attention', 'draft_attention', 'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted
 # (entry, architectures) -> most bytes, why.
 ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
