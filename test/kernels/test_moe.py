@@ -184,6 +184,22 @@ def test_small_experts_with_the_dense_mlp(small: tuple[Any, Any], large_blocks: 
     check_joined(*small, Layer(*small, JOINED), num_tokens, distinct)
 
 
+@pytest.mark.parametrize('num_tokens', [1, 9])
+def test_padding_alone_hits_no_expert(small: tuple[Any, Any], large_blocks: None,
+                                      num_tokens: int) -> None:
+    cp, stream = small
+    layer = Layer(cp, stream, JOINED)
+    num_experts, inner, hidden = JOINED
+    dense = DenseMlp(cp, stream, hidden, inner)
+    ids, _ = cases.routing(cp, num_tokens, num_experts, cases.CHOSEN, 24, 1)
+    x, dense_x = (cases.random_rows(cp, (num_tokens, hidden), seed) for seed in (4, 7))
+    _, _, expected, expected_parts = dense.run(cp, stream, layer, x, dense_x, ids)
+    ids[...] = -1
+    got_inner, results, got, parts = dense.run(cp, stream, layer, x, dense_x, ids)
+    assert bool((got == expected).all() and (parts == expected_parts).all())
+    assert bool((got_inner == 0x7FC0).all() and (results == 0x7FC0).all())
+
+
 @pytest.mark.parametrize('num_tokens', [2, 3])       # staged, and not
 def test_long_rows_go_round_the_ring(small: tuple[Any, Any], large_blocks: None,
                                      num_tokens: int) -> None:
