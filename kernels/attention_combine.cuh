@@ -86,8 +86,8 @@ __device__ __forceinline__ float2 load_ml(const float2* partial_ml, int chunk, i
 
 // 32 VEC columns of one query: groups of 32 chunks, each in ascending order, are added in ascending
 // order. By one warp, or by `split` of a block, of which this is number `part`: `room` then holds
-// the groups' sums, and all of them come here together. MORE_CHUNKS: there may be more than 32.
-template <int VEC, int AHEAD, bool MORE_CHUNKS>
+// the groups' sums, and all of them come here together. MORE: there may be more than 32.
+template <int VEC, int AHEAD, bool MORE>
 __device__ __forceinline__ void combine(u16* out, const float* partial, u32 stride,
                                         const float2* partial_ml, int count, float scale, int lane,
                                         int part = 0, int split = 1, float2* room = 0) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void combine(u16* out, const float* partial, u32 stri
     request_parts<VEC, AHEAD>(parts, partial, stride, base, count);  // before the maxima are known
     float2 ml = load_ml(partial_ml, base + lane, count);
     float top = ml.x;
-    if (MORE_CHUNKS) {
+    if (MORE) {
         float tops[MAX_CHUNKS / 32];     // all at once
 #pragma unroll
         for (int i = 0; i < MAX_CHUNKS / 32; ++i)
@@ -149,7 +149,7 @@ __device__ __forceinline__ u64 partial_place(int chunk, int num_rows, u64 row, i
 }
 
 // The same for query head `head` of a row; the chunks of its sequence start at `low_chunk`.
-template <int VEC, int AHEAD, bool MORE_CHUNKS>
+template <int VEC, int AHEAD, bool MORE>
 __device__ __forceinline__ void combine_row(u16* out, const float* partial,
                                             const float2* partial_ml, int num_rows, int max_chunks,
                                             int row, int head, int position, int low_chunk,
@@ -158,7 +158,7 @@ __device__ __forceinline__ void combine_row(u16* out, const float* partial,
     const u64 place = (u64)row * Q_HEADS + head;
     const int first = chunk_of(first_visible(position));
     const int columns = slice * 32 * VEC;
-    combine<VEC, AHEAD, MORE_CHUNKS>(out + place * D + columns,
+    combine<VEC, AHEAD, MORE>(out + place * D + columns,
                         partial + partial_place(first - low_chunk, num_rows, row, head) * D
                             + columns,
                         (u32)num_rows * Q_HEADS * D,

@@ -38,6 +38,8 @@
 // that finishes last where `fused` is set, else by attention_decode_combine. Which of them, NT and
 // the number of blocks change no bit; nor do other rows: a hidden key has probability 0, a hidden
 // chunk has weight 0, both add exact zeros.
+// attention_append (APPEND 1) does the work of kv_append.cu too, for one row of one sequence: see
+// attention_append.cuh. Its bits are those of the two launches.
 // Multiplications and additions that follow one another are intrinsics: the compiler may fuse them
 // in one variant and not in another.
 //
@@ -47,8 +49,9 @@
 //          the wait for the previous kernel
 // PRECOND: max_chunks covers every span
 // PRECOND (FP8): |q| < 65,504
+// PRECOND (APPEND): T and B are 1; gridDim.x >= KV, so that a row's own key is a block's first item
 // Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), NT (1, 2, 4),
-// MIN_BLOCKS resident on a multiprocessor
+// MIN_BLOCKS resident on a multiprocessor; with APPEND also HAS_V and PAIRS
 
 #ifndef APPEND
 #define APPEND 0
@@ -78,6 +81,7 @@ struct Raw {
 // Partial results in flight: those of a window of 1,024 where more would not spill.
 #define FUSED_AHEAD (D == 512 ? 8 : NT > 1 ? (FP8 ? 8 : 2) : FP8 ? 9 : 2)
 #define COMBINE_AHEAD 32                 // of one column, in the launch of its own
+#define MORE_CHUNKS (WINDOW == 0 || WINDOW + 16 > (GROUP_CHUNKS - 1) * TILE)     // than a group
 #define LOG2_E 1.4426950408889634f
 
 // Before the wait for the previous kernel, and not moved behind it.
@@ -162,8 +166,8 @@ __device__ __forceinline__ void attend(
     commit_copies();
     __syncthreads();
     wait_for_previous_kernel();
-    stage_heads(q_tile, own_rows, k_pages, v_pages, raw, table, constants, factors, item, owns, slot,
-                warp, lane);
+    stage_heads(q_tile, own_rows, k_pages, v_pages, raw, table, constants, factors, item, owns,
+                slot, warp, lane);
     __syncthreads();
     if (owns) take_own(k_tile, v, own_rows, own_key, item.start - tile_key, warp, lane);
 #else
@@ -386,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2) attention_decode_c
     const float scale = FP8 ? load_scale(v_scale + head / GROUP) : 1.0f;
     wait_for_previous_kernel();
     if (row >= num_rows || row >= span.x + span.y) return;
-    combine_row<1, COMBINE_AHEAD, WINDOW == 0>(
+    combine_row<1, COMBINE_AHEAD, MORE_CHUNKS>(
         out, partial, partial_ml, num_rows, max_chunks, row, head, span.z + row - span.x,
         chunk_of(first_visible(span.z)), slice, scale, lane, split ? warp : 0, split ? WARPS : 1,
         room);

@@ -20,9 +20,9 @@
 // The block that comes last for its rows adds the parts and chooses: one warp per row, expert e in
 // lane e % 32, or for a row alone the whole block.
 //
-// moe_route_add: rms_norm_add of one row first, x = (x + rms(a; wa)) * scale (H) f32 in place, normed_i
-// (H) bf16 = rms(x; w_i), and the router's rms(x; routed) in shared memory. Every block does it, in
-// the order of sums of rms_norm.cu; the last one writes it.
+// moe_route_add: rms_norm_add of one row first, x = (x + rms(a; wa)) * scale (H) f32 in place,
+// normed_i (H) bf16 = rms(x; w_i), and the router's rms(x; routed) in shared memory. Every block
+// does it, in the order of sums of rms_norm.cu; the last one writes it.
 //
 // PRECOND: H a multiple of 32; E a multiple of 8 and at most 1,024 (256); K <= 32 and K <= E.
 // Constants: H, E, K, SPLITS, UNITS, PARTS, ADD (1: moe_route_add); SPLITS * 8 * UNITS * 32 >= H.
