@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ Zeros = Callable[[tuple[int, ...], npt.DTypeLike], Any]
 BUCKETS = (1, 2, 4, 8, 16)
 _CONTROL_BYTES = 4 * 7 * MAX_ROWS        # ids, sequences, positions, spans of four numbers
 PROMPT_BUCKETS = (16, 32, 64, 128, 192, 256)     # rows of a prompt that graphs are made for
+_PADDING = np.zeros((7, MAX_ROWS), np.int32)
+_PADDING[:2] = -1
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Pass:
     @cached_property
     def num_rows(self) -> int:
         """Rows of all pieces."""
-        return sum(piece.num_rows for piece in self.pieces)
+        return sum([piece.num_rows for piece in self.pieces])
 
     @cached_property
     def rows(self) -> npt.NDArray[np.int64]:
@@ -77,8 +79,8 @@ class Pass:
             images = any(piece.blocks for piece in self.pieces)
             rows = self.num_rows if images else prompt_bucket(self.num_rows)
             return Key(rows, 1, rows, True, images)
-        return Key(bucket(self.num_rows), bucket(len(self.pieces)),
-                   bucket(max(piece.num_rows for piece in self.pieces)))
+        return _decode_key(self.num_rows, len(self.pieces),
+                           max([piece.num_rows for piece in self.pieces]))
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,11 @@ class Key:
     max_rows: int
     prompt: bool = False
     images: bool = False
+
+
+@lru_cache(512)
+def _decode_key(num_rows: int, num_sequences: int, max_rows: int) -> Key:
+    return Key(bucket(num_rows), bucket(num_sequences), bucket(max_rows))
 
 
 def bucket(count: int) -> int:
@@ -215,24 +222,23 @@ class StepInputs:
             if records is not None:
                 self._buffer.send(self.records, records)
             return
-        whole = np.zeros(self._step.size, np.uint8)
-        control = whole[:_CONTROL_BYTES].view(np.int32).reshape(7, MAX_ROWS)
-        control[:2] = -1
+        self.send_tables(step)
+        size = _CONTROL_BYTES if records is None else self._step.size
+        place = self._buffer.reserve(size)
+        control = place[:_CONTROL_BYTES].view(np.int32).reshape(7, MAX_ROWS)
+        control[...] = _PADDING
         spans = control[3:].reshape(MAX_ROWS, 4)
         row = 0
         for index, piece in enumerate(step.pieces):
-            rows = slice(row, row + piece.num_rows)
-            control[1, rows] = index
-            control[2, rows] = np.arange(piece.position, piece.position + piece.num_rows)
-            spans[index] = row, piece.num_rows, piece.position, 0
-            row += piece.num_rows
+            end, position = row + piece.num_rows, piece.position
+            control[1, row:end] = index
+            control[2, row:end] = range(position, position + piece.num_rows)
+            spans[index] = row, piece.num_rows, position, 0
+            row = end
         control[0, :row] = token_ids
-        self.send_tables(step)
-        if records is None:
-            self._buffer.send(self._step[:_CONTROL_BYTES], whole[:_CONTROL_BYTES])
-            return
-        whole[_CONTROL_BYTES:] = records.reshape(-1)
-        self._buffer.send(self._step, whole)
+        if records is not None:
+            place[_CONTROL_BYTES:] = records.reshape(-1)
+        self._buffer.send_reserved(self._step[:size], place)
 
     def send_tables(self, step: Pass) -> None:
         """Enqueue what a pass reads of its page tables, where the device has it otherwise."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -266,8 +267,11 @@ class CudaGemma4(Decoder):
         """Enqueue a pass and the choice of its tokens; None where it wants none."""
         wanted = _wanted(step, batch)
         first = _first(step, wanted)
-        settings = tuple(rows[index] for _, index in wanted)
-        chosen = self._send(step, batch.token_ids[step.rows],
+        settings = tuple([rows[index] for _, index in wanted])
+        token_ids = batch.token_ids
+        if token_ids.size != step.num_rows:
+            token_ids = token_ids[step.rows]
+        chosen = self._send(step, token_ids,
                             ([row - first for row, _ in wanted], settings) if wanted else None)
         kept = [(row, index) for row, index in wanted if index in logits_of] if logits_of else []
         whole = _whole(step, wanted) and not kept    # the graph chooses, too
@@ -443,11 +447,16 @@ def _whole(step: Pass, wanted: list[tuple[int, int]]) -> bool:
 
 def _wanted(step: Pass, batch: Batch) -> list[tuple[int, int]]:
     """(row in the pass, logit row of the batch) of the pass's rows that want logits."""
-    if batch.logit_rows.size == batch.token_ids.size == step.num_rows:
-        return [*zip(*2 * [step.rows.tolist()], strict=True)]    # all of all
+    if batch.logit_rows.size == batch.token_ids.size == step.num_rows <= MAX_ROWS:
+        return _every(step.num_rows)
     place = {row: index for index, row in enumerate(batch.logit_rows.tolist())}
     return [(row, place[token]) for row, token in enumerate(step.rows.tolist())
             if token in place]
+
+
+@lru_cache(MAX_ROWS)
+def _every(num_rows: int) -> list[tuple[int, int]]:
+    return [(row, row) for row in range(num_rows)]
 
 
 def _soft_rows(step: Pass, batch: Batch) -> tuple[tuple[Any, Any], ...]:

@@ -122,15 +122,23 @@ class StepBuffer:
         assert target.dtype == values.dtype and target.size == values.size, (
             target.dtype, target.shape, values.dtype, values.shape)
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        place = self.reserve(data.size)
+        place[...] = data
+        device.copy_in(target, place, self._stream)
+
+    def reserve(self, num_bytes: int) -> Bytes:
+        """Pinned memory of the step to be filled, for `send_reserved`."""
         block = self._blocks[self._current]
         start = -(-self._used // 16) * 16
-        if start + data.size <= block.size:
-            self._used = start + data.size
-            place = block[start:self._used]
-        else:
-            place = device.pinned(data.size)
-            self._large[self._current].append(place)
-        place[...] = data
+        if start + num_bytes <= block.size:
+            self._used = start + num_bytes
+            return block[start:self._used]
+        place = device.pinned(num_bytes)
+        self._large[self._current].append(place)
+        return place
+
+    def send_reserved(self, target: Any, place: Bytes) -> None:
+        """Enqueue target = what was written to a reserved place; it is not to change any more."""
         device.copy_in(target, place, self._stream)
 
     def end(self) -> None:
