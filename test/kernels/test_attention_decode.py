@@ -176,7 +176,8 @@ def test_a_row_has_the_same_bits_alone(machine: Machine, shape: Geometry, start:
     pages = Pages(shape, [start + 16], 16, fp8)
     q = queries(shape, 16)
     together = attend(machine, pages, q, [(0, 16, start)])
-    for row in (0, 7, 15) if machine.small else range(16):
+    few = (7,) if shape is LONG else (0, 7, 15)
+    for row in few if machine.small else range(16):
         alone = attend(machine, pages, q[row:row + 1], [(0, 1, start + row)])
         assert np.array_equal(alone[0], together[row]), row
 
@@ -248,7 +249,7 @@ def test_one_launch_does_what_two_do(machine: Machine, shape: Geometry, has_v: b
 
 
 def test_another_position_gives_other_bits(machine: Machine) -> None:
-    one, later = (appended(machine, DEMO_FULL, False, False, position, True)
+    one, later = (appended(machine, DEMO_FULL, False, True, position, True)
                   for position in (90, 91))
     assert not np.array_equal(one[0], later[0])
 
