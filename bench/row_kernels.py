@@ -34,9 +34,11 @@ DEPTHS = {'sliding': (256, 1024, 4096), 'full': (256, 4096, 16384, 131072)}
 ROWS = (1, 16)
 PAGE_SIZE = 16
 LAUNCHES = 48
-# blocks resident on a multiprocessor, of attention of one row over few and many keys
-RESIDENT = {('full', True): (1, 2), ('full', False): (1,), ('sliding', True): (2, 1),
-            ('sliding', False): (2, 1)}
+# constants of attention beside its own choice, by layer, FP8 and rows
+VARIANTS: dict[tuple[str, bool, int], tuple[dict[str, int], ...]] = {
+    ('full', True, 1): ({}, {'MIN_BLOCKS': 2}), ('sliding', True, 1): ({}, {'MIN_BLOCKS': 1}),
+    ('sliding', False, 1): ({}, {'MIN_BLOCKS': 1}), ('full', True, 16): ({}, {'NT': 2}),
+    ('sliding', True, 16): ({}, {'NT': 2, 'MIN_BLOCKS': 2})}
 CACHE_BYTES = 512 << 20                  # of pages in turn, eight times an H200's L2
 
 
@@ -138,17 +140,23 @@ class Pages:
         self.ones = cp.ones(self.kv, cp.float32)
 
 
+def variants_of(name: str, fp8: bool, rows: int) -> tuple[dict[str, int], ...]:
+    """The constants to time, the op's own choice first."""
+    return VARIANTS.get((name, fp8, rows), ({},))
+
+
 def compile_attention() -> None:
     """All that attend() launches, by several threads."""
     specs = []
     for name, (dim, kv, group, window, pairs, has_v) in GEOMETRIES.items():
         for fp8 in (True, False):
             sizes = dim, group, kv, PAGE_SIZE, window, fp8
-            specs += [attention.spec('attention_decode', *sizes, 16)]
-            specs += [attention.spec('attention_decode_combine', *sizes, rows) for rows in ROWS]
-            for resident in RESIDENT[name, fp8]:
-                specs += [attention.spec('attention_decode', *sizes, 1, MIN_BLOCKS=resident),
-                          attention.append_spec(*sizes, has_v, pairs, MIN_BLOCKS=resident)]
+            for rows in ROWS:
+                specs += [attention.spec('attention_decode_combine', *sizes, rows)]
+                specs += [attention.spec('attention_decode', *sizes, rows, **variant)
+                          for variant in variants_of(name, fp8, rows)]
+            specs += [attention.append_spec(*sizes, has_v, pairs, **variant)
+                      for variant in variants_of(name, fp8, 1)]
     compile_together(specs)
 
 
@@ -173,11 +181,9 @@ def attend(bench: Bench) -> None:
             num_bytes = attention.bytes_moved(p.seen, rows, p.heads, p.kv, p.dim, p.element)
             context = {'layer': name, 'kv': 'fp8' if fp8 else 'bf16', 'depth': depth,
                        'rows': rows}
-            for resident in RESIDENT[name, fp8] if rows == 1 else (0,):
-                with constants(attention, 'spec', **({'MIN_BLOCKS': resident} if resident
-                                                     else {})):
-                    bench.measure('attention', num_bytes, run, LAUNCHES, **context,
-                                  resident=resident)
+            for variant in variants_of(name, fp8, rows):
+                with constants(attention, 'spec', **variant):
+                    bench.measure('attention', num_bytes, run, LAUNCHES, **context, **variant)
             if rows == 1:
                 measure_append(bench, p, out, scratch, spans, num_bytes, context)
 
@@ -189,12 +195,12 @@ def measure_append(bench: Bench, p: Pages, out: Any, scratch: Any, spans: Any, n
     qkv = bf16(bench, 1, (p.heads + p.kv * (2 if p.has_v else 1)) * p.dim)
     norm = floats(bench, p.dim)
     turns = cp.asarray(kv_append.rope_turns(1e4, p.dim, p.pairs))
-    for resident in RESIDENT[context['layer'], p.fp8]:
-        with constants(attention, 'append_spec', MIN_BLOCKS=resident):
+    for variant in variants_of(context['layer'], p.fp8, 1):
+        with constants(attention, 'append_spec', **variant):
             bench.measure('attention_append', num_bytes, lambda i: attention.attention_append(
                 out, qkv, *p.pages, scratch, spans, p.tables[i % p.copies], (norm, norm), turns,
                 (p.ones, p.ones), (p.ones, p.ones), p.window, EPS, bench.stream), LAUNCHES,
-                **context, resident=resident)
+                **context, **variant)
 
 
 def append(bench: Bench) -> None:
