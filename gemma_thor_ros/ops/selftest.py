@@ -299,17 +299,18 @@ def _norms(stream: Any) -> tuple[Array, Array]:
 
 
 def _attention(stream: Any) -> tuple[Array, Array]:
-    """Norms, rope and write of 70 keys, then attention of the last 3 rows over their pages."""
+    """Norms, rope and write of 70 keys, then attention of the last 3 rows, and of one alone."""
     heads, length, dim, page = 2, 70, 256, 16
     pages = np.array([[3, 0, 4, 1, 2]], np.int32)
     k_pages, v_pages = (device.zeros((5, page, 1, dim), np.uint16) for _ in range(2))
     qkv = _bits(_normal(19, length, (heads + 2) * dim))
     ones, positions = device.put(np.ones(dim, np.float32)), np.arange(length, dtype=np.int32)
     q, table = _out(length, heads, dim), device.put(pages)
-    scales = device.put(np.ones(1, np.float32))
+    scales, placed = device.put(np.ones(1, np.float32)), device.put(qkv)
+    weights = ones, device.put(np.full(dim, 0.1, np.float32))
+    turns = device.put(kv_append.rope_turns(1e4, dim, 128))
     kv_append.kv_append(
-        q, k_pages, v_pages, device.put(qkv), ones, device.put(np.full(dim, 0.1, np.float32)),
-        device.put(kv_append.rope_turns(1e4, dim, 128)), device.put(np.zeros(length, np.int32)),
+        q, k_pages, v_pages, placed, *weights, turns, device.put(np.zeros(length, np.int32)),
         device.put(positions), table, (scales, scales), 1e-6, stream)
     stream.synchronize()
     rows, out = slice(length - _ROWS, length), _out(_ROWS, heads, dim)
@@ -321,6 +322,11 @@ def _attention(stream: Any) -> tuple[Array, Array]:
         out, q[rows], k_pages, v_pages, scratch,
         device.put(np.array([[0, _ROWS, length - _ROWS, 0]], np.int32)), table, (scales, scales),
         None, 4, stream)
+    alone = _out(1, heads, dim)
+    attention_decode.attention_append(
+        alone, placed[length - 1:], k_pages, v_pages, scratch,
+        device.put(np.array([[0, 1, length - 1, 0]], np.int32)), table, weights, turns,
+        (scales, scales), (scales, scales), None, 1e-6, stream)
     expected_q = np.empty((length, heads, dim))
     k, v = (np.zeros((5, page, 1, dim)) for _ in range(2))
     cos, sin = kv_append.rope_table(positions, 1e4, dim, 128, np.float64)
@@ -333,7 +339,8 @@ def _attention(stream: Any) -> tuple[Array, Array]:
                           heads, np.float64)
     expected = np.empty((_ROWS, heads, dim))
     attention_ref(expected, expected_q[rows].copy(), k, v, plan, scratch=Scratch(np.float64))
-    return _fetch(out, stream), expected
+    return (np.concatenate([_fetch(out, stream), _fetch(alone, stream)]),
+            np.concatenate([expected, expected[-1:]]))
 
 
 def _small(stream: Any) -> tuple[Array, Array]:
