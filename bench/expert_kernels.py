@@ -55,10 +55,12 @@ DOWN: dict[int, tuple[Variant, ...]] = {
          {'ACTIVATIONS': 4}, {'WIDE_ACTIVATIONS': 2})}
 # Both launches by turns: what one leaves of a multiprocessor the other one's first blocks have.
 TOGETHER: dict[int, tuple[dict[str, Variant], ...]] = {
-    2: ({}, {'down': {'ACTIVATIONS': 2}}, {'gate_up': {'STAGED': 0}},
-        {'gate_up': {'STAGED': 0, 'WARPS': 8, 'MIN_BLOCKS': 2}},
-        {'gate_up': {'FETCH_DENSE': 0}, 'down': {'ACTIVATIONS': 2}}),
-    8: ({},), 16: ({}, {'gate_up': {'DYNAMIC': 1}, 'down': {'DYNAMIC': 1}})}
+    2: ({}, {'gate_up': {'FETCH_DOWN': 0}}, {'down': {'ACTIVATIONS': 2}},
+        {'gate_up': {'FETCH_DOWN': 0}, 'down': {'ACTIVATIONS': 2}}, {'gate_up': {'STAGED': 0}},
+        {'gate_up': {'STAGED': 0, 'WARPS': 8, 'MIN_BLOCKS': 2}}),
+    8: ({}, {'gate_up': {'FETCH_DOWN': 0}}),
+    16: ({}, {'gate_up': {'FETCH_DOWN': 0}}, {'gate_up': {'DYNAMIC': 1}},
+         {'gate_up': {'DYNAMIC': 1}, 'down': {'DYNAMIC': 1}})}
 
 
 class Layer(NamedTuple):
@@ -115,11 +117,11 @@ class Step:
         self.results = cases.random_rows(cp, (rows, cases.CHOSEN, hidden), 6)
         self.parts = cases.poisoned(cp, (rows, 3, hidden), 'f32')
 
-    def gate_up(self, turn: int) -> None:
+    def gate_up(self, turn: int, following: moe_nvfp4.Following | None = None) -> None:
         """Enqueue it."""
         moe_nvfp4.moe_nvfp4_gate_up(
             self.inner, self.x, self.ids[turn % TURNS], self.weights.gate_up, self.bench.stream,
-            moe_nvfp4.DenseGateUp(self.wide, self.dense_x, self.weights.dense_gate_up))
+            moe_nvfp4.DenseGateUp(self.wide, self.dense_x, self.weights.dense_gate_up), following)
 
     def down(self, turn: int) -> None:
         """Enqueue it."""
@@ -130,7 +132,7 @@ class Step:
 
     def both(self, turn: int) -> None:
         """Enqueue both."""
-        self.gate_up(turn)
+        self.gate_up(turn, moe_nvfp4.Following(self.weights.down, self.weights.dense_down))
         self.down(turn)
 
     def outputs(self, op: str) -> list[Any]:

@@ -31,6 +31,7 @@
 //            to be added in order and rounded by who reads them
 // A block's share of it comes first: gate_up's needs no routing, so that its weights are requested
 // before the wait, and all of them fetched into the L2 (FETCH_DENSE).
+// A warp of gate_up that has no item left fetches what a warp of down reads first (FETCH_DOWN).
 //
 // PRECOND: at most 16 tokens and 128 pairs; a token's expert ids differ; H and I multiples of 8.
 // PRECOND (DENSE): I a multiple of 64
@@ -39,7 +40,7 @@
 // MIN_BLOCKS, SPLIT (warps of an item: 1, or 2 where COLUMNS is a multiple of 128), STAGE_TILES and
 // STAGES of the ring, ACTIVATIONS and WIDE_ACTIVATIONS (tiles of them in flight for up to 8 and for
 // more rows, divisors of STAGE_TILES), WIDE, NARROW, DYNAMIC (items go to teams as they get ready;
-// an item has STAGES - 1 stages at least); 0 also FETCH_DENSE, STAGED (all rows in shared memory,
+// an item has STAGES - 1 stages at least); 0 also FETCH_DENSE, FETCH_DOWN, STAGED (all rows in shared memory,
 // COLUMNS a multiple of 64).
 // Dynamic shared memory: the rings; if STAGED, the rows, those of the dense MLP, and a line.
 
@@ -66,6 +67,38 @@ __device__ __forceinline__ void fetch_dense(const Work& work, const Share& share
         fetch_line(codes + i * 128);
     for (int i = threadIdx.x; i < num_tiles * TILE_SCALE_WORDS / 32; i += THREADS)
         fetch_line(scales + i * 128);
+}
+
+// Down's matrices, by tiles.
+struct Following {
+    const uint4 *codes, *dense_codes;
+    const u32 *scales, *dense_scales;
+    int num_row_tiles, num_column_tiles;
+};
+
+// The first item of one of moe_nvfp4_down's warps, if its blocks are of 8 and as many in all.
+__device__ __forceinline__ void fetch_down(const Following& down, const Routing& routing,
+                                           int lane) {
+    const u32 warp = blockIdx.x * WARPS + threadIdx.x / WARP, block = warp / 8;
+    const u32 blocks = gridDim.x * WARPS / 8, tiles = down.num_row_tiles;
+    const u32 first_dense = DENSE * tiles * block / blocks;
+    const u32 num_dense = DENSE * tiles * (block + 1) / blocks - first_dense;
+    const bool dense = warp % 8 < num_dense;
+    const u32 all = (DENSE + routing.num_hit) * tiles;
+    const u32 number = warp % 8 + (dense ? first_dense : all * block / blocks - first_dense
+                                                             - num_dense);
+    const u32 unit = number / tiles, tile = number - unit * tiles;
+    if (!dense && unit >= routing.num_hit) return;
+    const u64 first = (u64)(dense ? tile * DENSE + unit : routing.hit[unit] * tiles + tile)
+        * down.num_column_tiles;
+    const char* codes = (const char*)((dense ? down.dense_codes : down.codes)
+                                      + first * TILE_CODE_VECTORS);
+    const char* scales = (const char*)((dense ? down.dense_scales : down.scales)
+                                       + first * TILE_SCALE_WORDS);
+    for (int i = lane * 128; i < down.num_column_tiles * TILE_CODE_VECTORS * 16; i += WARP * 128)
+        fetch_line(codes + i);
+    for (int i = lane * 128; i < down.num_column_tiles * TILE_SCALE_WORDS * 4; i += WARP * 128)
+        fetch_line(scales + i);
 }
 
 #if STAGED
@@ -122,7 +155,10 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
                   const u16* dense_x, const int* expert_ids, const uint4* __restrict__ codes,
                   const u32* __restrict__ scales, const float* __restrict__ row_scales,
                   const uint4* __restrict__ dense_codes, const u32* __restrict__ dense_scales,
-                  const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles) {
+                  const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles,
+                  const uint4* down_codes, const u32* down_scales, const uint4* dense_down_codes,
+                  const u32* dense_down_scales, int num_down_row_tiles,
+                  int num_down_column_tiles) {
     __shared__ Routing routing;
     SHARED_HALVES;
     SHARED_QUEUE;
@@ -186,6 +222,11 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
             do_item<1>(inner, dense_inner, from, at, count, halves, queue, ring, work, routing,
                        share, lane);
     }
+#if FETCH_DOWN
+    if (num_down_row_tiles > 0)
+        fetch_down({down_codes, dense_down_codes, down_scales, dense_down_scales,
+                    num_down_row_tiles, num_down_column_tiles}, routing, lane);
+#endif
 }
 
 #elif ENTRY == 1

@@ -43,6 +43,13 @@ class DenseGateUp(NamedTuple):
     weight: Nvfp4Fragments
 
 
+class Following(NamedTuple):
+    """The matrices that down will read, of which gate-up's last warps fetch the first."""
+
+    down: Nvfp4Fragments
+    dense: Nvfp4Fragments | None = None      # the dense MLP's, where that launch does it too
+
+
 class DenseDown(NamedTuple):
     """A dense MLP's down; parts[:, j] (T, H) are of columns j I to (j + 1) I, to be added."""
 
@@ -93,15 +100,19 @@ def moe_nvfp4_combine_ref(out: Array, results: Array, expert_ids: npt.NDArray[An
 
 
 def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragments,
-                      stream: Any, dense: DenseGateUp | None = None) -> None:
+                      stream: Any, dense: DenseGateUp | None = None,
+                      following: Following | None = None) -> None:
     """Enqueue inner (T, K, I) bf16 from x (T, H) bf16, expert_ids (T, K) i32 (-1: padding).
 
-    With dense T is at most MAX_TOKENS.
+    With dense T is at most MAX_TOKENS. following: what the next launch reads, fetched ahead.
     """
     assert weight.interleaved
     sizes = check('moe_nvfp4_gate_up', {'I': weight.num_outputs, 'H': weight.columns},
                   inner=inner, x=x, expert_ids=expert_ids)
     given, parts = dense or DenseGateUp(inner, x, weight), 0     # not looked at without dense
+    fetched = following.down if following else weight            # not looked at without any
+    fetched_dense = (following and following.dense) or fetched
+    assert not following or bool(dense) == bool(following.dense)
     if dense:
         assert sizes['T'] <= MAX_TOKENS and dense.weight.interleaved, sizes
         parts = dense_parts(dense.weight.num_outputs, weight.num_outputs)
@@ -118,7 +129,9 @@ def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragment
         items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
         _launch(kernel, items, num_tokens,
                 (inner[rows], given.inner, x[rows], given.x, expert_ids[rows], *_arrays(weight),
-                 *_arrays(given.weight), num_tokens * sizes['K'], tiles), stream)
+                 *_arrays(given.weight), num_tokens * sizes['K'], tiles, *_arrays(fetched)[:2],
+                 *_arrays(fetched_dense)[:2], fetched.num_row_tiles if following else 0,
+                 -(-fetched.columns // TILE_COLUMNS)), stream)
 
 
 def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragments,
@@ -209,8 +222,8 @@ def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: in
     """
     split = 2 if columns % (2 * TILE_COLUMNS) == 0 else 1
     constants = {**_constants(0, columns, num_tokens, num_chosen, num_experts, hardware, dense),
-                 'SPLIT': split, 'FETCH_DENSE': int(dense > 0), 'WIDE': 5, 'NARROW': 4,
-                 'WIDE_ACTIVATIONS': 2}
+                 'SPLIT': split, 'FETCH_DENSE': int(dense > 0), 'FETCH_DOWN': 1,
+                 'WIDE': 5, 'NARROW': 4, 'WIDE_ACTIVATIONS': 2}
     staged = {**constants, **_STAGED}
     if num_tokens <= _FEW and columns % TILE_COLUMNS == 0 and (
             dynamic_bytes(staged, _FEW) + fixed_bytes(staged) <= shared_limit):

@@ -43,7 +43,8 @@ class Layer:
         results = cases.poisoned(cp, (*ids.shape, hidden), 'bf16')
         out = cases.poisoned(cp, (ids.shape[0], hidden), 'f32')
         cp.cuda.runtime.deviceSynchronize()
-        moe_nvfp4.moe_nvfp4_gate_up(inner, x, ids, self.gate_up_fragments, stream)
+        moe_nvfp4.moe_nvfp4_gate_up(inner, x, ids, self.gate_up_fragments, stream,
+                                    following=moe_nvfp4.Following(self.down_fragments))
         moe_nvfp4.moe_nvfp4_down(results, inner, ids, self.down_fragments, stream)
         moe_nvfp4.moe_nvfp4_combine(out, results, ids, weights, stream)
         stream.synchronize()
@@ -165,7 +166,8 @@ class DenseMlp:
         cp.cuda.runtime.deviceSynchronize()
         moe_nvfp4.moe_nvfp4_gate_up(
             inner, x, ids, layer.gate_up_fragments, stream,
-            moe_nvfp4.DenseGateUp(dense_inner, dense_x, self.gate_up_fragments))
+            moe_nvfp4.DenseGateUp(dense_inner, dense_x, self.gate_up_fragments),
+            moe_nvfp4.Following(layer.down_fragments, self.down_fragments))
         moe_nvfp4.moe_nvfp4_down(results, inner, ids, layer.down_fragments, stream,
                                  moe_nvfp4.DenseDown(parts, dense_inner, self.down_fragments))
         stream.synchronize()
