@@ -9,7 +9,7 @@ B sequences, L layers, G columns that share a scale, C column tiles. In vision o
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -128,16 +128,24 @@ def check(op: str, sizes: dict[str, int] | None = None, **arrays: Any) -> dict[s
     sizes: letters that are known from elsewhere, such as a weight's N and M. The arrays must be
     C-contiguous. Raises AssertionError: a mismatch is ours, not the user's.
     """
-    known = {letter: (size, 'the weight') for letter, size in (sizes or {}).items()}
-    table = _table(op)
-    assert arrays.keys() == table.keys(), (op, sorted(arrays), sorted(table))
     for name, array in arrays.items():
+        assert array.flags.c_contiguous, f'{op}: {name} is not contiguous'
+    return dict(_sizes(op, tuple(sizes.items()) if sizes else (), tuple(
+        [(name, array.shape, array.dtype) for name, array in arrays.items()])))
+
+
+@lru_cache(4096)
+def _sizes(op: str, given: tuple[tuple[str, int], ...],
+           forms: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]) -> dict[str, int]:
+    """What `check` gives; the same forms come again with every launch of an op."""
+    known = {letter: (size, 'the weight') for letter, size in given}
+    table = _table(op)
+    assert {name for name, *_ in forms} == table.keys(), (op, forms, sorted(table))
+    for name, shape, dtype in forms:
         axes, dtypes = table[name]
-        shape = array.shape
-        assert array.dtype in dtypes, f'{op}: {name} is {array.dtype}, not {SHAPES[op][name][1]}'
+        assert dtype in dtypes, f'{op}: {name} is {dtype}, not {SHAPES[op][name][1]}'
         assert len(shape) == len(axes), (
             f'{op}: {name} has {len(shape)} axes, not {len(axes)} ({", ".join(axes)})')
-        assert array.flags.c_contiguous, f'{op}: {name} is not contiguous'
         for letter, size in zip(axes, shape, strict=True):
             other, source = known.setdefault(letter, (size, name))
             assert size == other, f'{op}: {name} has {letter}={size} but {source} has {other}'
