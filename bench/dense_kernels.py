@@ -256,28 +256,23 @@ def heads(bench: kernels.Bench, model: str, shape: tuple[int, int]) -> None:
 
 def single_variants(own: dict[str, int], tile_bytes: int, sums: int,
                     limit: int) -> list[dict[str, int]]:
-    """Other constants than an op's own: rings of 2 to 8 KB a warp, and blocks resident."""
+    """Other constants than an op's own: rings of 3 to 14 KB a warp, and blocks resident."""
     found = []
     most = max(1, 32 // own['K_WARPS'])
     for resident in range(most, max(0, most - 2), -1):
-        for stage_tiles, stages in ((1, 4), (1, 6), (2, 2), (2, 3), (2, 4), (2, 6), (2, 8), (3, 2),
-                                    (3, 3), (3, 4), (3, 6), (4, 2), (4, 3), (4, 4), (4, 6), (6, 2),
-                                    (7, 2), (8, 2)):
+        for stage_tiles, stages in ((2, 2), (2, 3), (2, 4), (2, 6), (2, 8), (3, 2), (3, 3),
+                                    (3, 4), (3, 6), (4, 2), (4, 3), (4, 4), (4, 6), (6, 2), (7, 2),
+                                    (8, 2)):
             variant = {'STAGE_TILES': stage_tiles, 'STAGES': stages, 'MIN_BLOCKS': resident}
             if (own['WARP_TILES'] % stage_tiles == 0
                     and 3400 <= stages * stage_tiles * tile_bytes <= 14400
                     and gemv.fits({**own, **variant}, tile_bytes, sums, limit)):
                 found.append(variant)
-    for warps in range(6, 17):
-        tiles = own['COLUMN_TILES'] // warps
-        if warps * tiles == own['COLUMN_TILES'] and warps != own['K_WARPS']:
-            for resident in range(32 // warps, 0, -1):
-                variant = {'K_WARPS': warps, 'WARP_TILES': tiles, 'MIN_BLOCKS': resident,
-                           'STAGE_TILES': 3 if tiles % 3 == 0 else 2, 'STAGES': 3}
-                if tiles % variant['STAGE_TILES'] == 0 and gemv.fits({**own, **variant},
-                                                                     tile_bytes, sums, limit):
-                    found.append(variant)
-                    break
+    if own['MIN_BLOCKS'] == 1:           # blocks of one row tile more than others
+        found += [{**ring, 'MIN_BLOCKS': 1, 'LAG': lag}
+                  for ring in [one for one in found if one['MIN_BLOCKS'] == 1]
+                  for lag in range(1, ring['STAGES'] - 1)
+                  if 0.3 <= lag / (ring['STAGES'] - 1) <= 0.5]
     if own.get('RAW'):
         found.append({'RAW': 0, **{name: own[name] for name in (
             'STAGE_TILES', 'STAGES', 'MIN_BLOCKS')}})

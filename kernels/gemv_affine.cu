@@ -70,6 +70,7 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
             const u32* __restrict__ scales, int each, int more, int num_outputs, float cap) {
     const int lane = own_lane(), warp = own_warp(), t = lane & 3;
     const int block = blockIdx.x, row_tile = block * each + min(block, more);
+    const int ahead = stages_ahead(block, more);
     const int count = each + (block < more), first_tile = warp * WARP_TILES;
     u8* ring = gemv_memory + warp * RING_BYTES;
     u8* row = gemv_memory + K_WARPS * RING_BYTES + first_tile * ROW_TILE_BYTES;
@@ -81,20 +82,23 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
     Requests next = {(const uint4*)words + start * CODE_VECTORS + lane,
                      (const uint4*)scales + start * SCALE_VECTORS + lane, 0, count * WARP_STAGES};
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; ++i)
-        request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
+    for (int i = 0; i < STAGES - 1; ++i) {
+        if (i < ahead) request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
+        commit_copies();
+    }
     wait_for_previous_kernel();
     place_row(row, sums, x + first_tile * TILE_COLUMNS, first_tile, lane);
 
-    u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
+    u32 slot = 0, free = ahead * STAGE_BYTES;
 #pragma unroll 1
     for (int r = 0; r < count; ++r) {
         float total[2] = {};
 #pragma unroll 1
         for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {
-            wait_for_copies<STAGES - 2>();
+            wait_for_stage(ahead);
             __syncwarp();                // all lanes' copies, and all have read the free stage
             request_stage(ring + free + lane * 16, next, lane);
+            commit_copies();
             const u8* stage = ring + slot;
             const u8* part = row + tile * ROW_TILE_BYTES + t * 16;
 #pragma unroll
@@ -110,8 +114,8 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
                 for (int group = 0; group < TILE_GROUPS; ++group)
                     add_group(total, w, group, activations, sums[(tile + i) * SUMS + group]);
             }
-            free = slot;
-            slot = slot == (STAGES - 1) * STAGE_BYTES ? 0 : slot + STAGE_BYTES;
+            free = LAG ? next_slot(free) : slot;
+            slot = next_slot(slot);
         }
         leave_totals(totals + (r * K_WARPS + warp) * TILE_ROWS, total[0], total[1], lane);
     }

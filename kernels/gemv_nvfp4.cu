@@ -30,6 +30,7 @@ gemv_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
            int more, int num_outputs) {
     const int lane = own_lane(), warp = own_warp(), t = lane & 3;
     const int block = blockIdx.x, row_tile = block * each + min(block, more);
+    const int ahead = stages_ahead(block, more);
     const int count = each + (block < more), first_tile = warp * WARP_TILES;
     u8* ring = gemv_memory + warp * RING_BYTES;
     u8* row = gemv_memory + K_WARPS * RING_BYTES + first_tile * ROW_TILE_BYTES;
@@ -39,23 +40,26 @@ gemv_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
     Requests next = {codes + start * CODE_VECTORS + lane,
                      (const uint4*)scales + start * SCALE_VECTORS + lane, 0, count * WARP_STAGES};
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; ++i)
-        request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
+    for (int i = 0; i < STAGES - 1; ++i) {
+        if (i < ahead) request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
+        commit_copies();
+    }
     u32 own_scale = 0;
     if (threadIdx.x < 2 * count)
         own_scale = load_activation_word(row_scales + 2 * row_tile + threadIdx.x);
     wait_for_previous_kernel();
     place_row(row, nullptr, x + first_tile * TILE_COLUMNS, first_tile, lane);
 
-    u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
+    u32 slot = 0, free = ahead * STAGE_BYTES;
 #pragma unroll 1
     for (int r = 0; r < count; ++r) {
         float acc[2][1][4] = {};
 #pragma unroll 1
         for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {
-            wait_for_copies<STAGES - 2>();
+            wait_for_stage(ahead);
             __syncwarp();                // all lanes' copies, and all have read the free stage
             request_stage(ring + free + lane * 16, next, lane);
+            commit_copies();
             const u8* stage = ring + slot;
             const u8* part = row + tile * ROW_TILE_BYTES + t * 16;
 #pragma unroll
@@ -69,8 +73,8 @@ gemv_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
                     activations[0].half[h] = *(const uint4*)(part + i * ROW_TILE_BYTES + h * 64);
                 multiply_tile<1>(acc, w, activations);
             }
-            free = slot;
-            slot = slot == (STAGES - 1) * STAGE_BYTES ? 0 : slot + STAGE_BYTES;
+            free = LAG ? next_slot(free) : slot;
+            slot = next_slot(slot);
         }
         leave_totals(totals + (r * K_WARPS + warp) * TILE_ROWS, acc[0][0][0] + acc[1][0][0],
                      acc[0][0][2] + acc[1][0][2], lane);
