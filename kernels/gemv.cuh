@@ -17,9 +17,9 @@
 //
 // PRECOND: K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGE_TILES, STAGES (of a ring, at
-// least 2), LAG (at most STAGES - 2). Expected of who includes this: CODE_VECTORS and SCALE_VECTORS (16 bytes each, of a
-// tile), SUMS, ROW_POWERS (two powers of two that the row is multiplied by: of the first and of
-// the second pair of columns of each four; 0: none).
+// least 2), LAG (at most STAGES - 2). Expected of who includes this: CODE_VECTORS and
+// SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is
+// multiplied by: of the first and of the second pair of columns of each four; 0: none).
 
 #include "prefill_tile.cuh"
 
