@@ -23,7 +23,7 @@ from demo_model.spoken_numbers import (
     quantity,
 )
 from demo_model.tools import Tool, demo_tools
-from demo_model.wordings_sixth import SAYINGS, TEXTS
+from demo_model.wordings_sixth import SAYINGS, SMALL_WHOLE, TEXTS
 
 Json = dict[str, Any]
 
@@ -82,6 +82,8 @@ _PLAIN_SHARE = 0.2                       # of commands that come in the plainest
 _WIDER_SHARE = 0.3                      # of motions in training: with the words of motion_words.py
 _NEW_VERB_SHARE = 0.12                   # of motions in training: with a verb that no list holds
 _TRUE_TEXT_SHARE = 0.3                   # of texts in training: what people do have a robot say
+_SMALL_SHARE = 0.35                      # of small motions, and of verbs that tell the way: with nothing beside them
+_ASKING_SHARE = 0.4                      # of texts in training that ask: with their mark
 _ORDER_TEXT_SHARE = 0.08                 # of texts in training: a command, which is only to be spoken
 _TWICE_SHARE = 0.04                      # of texts in training: with a word said twice
 _TEXT_END_SHARE = 0.12                   # of texts that end in a word of those that wrappers end in
@@ -178,6 +180,13 @@ def drive(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Co
     slots = {'Q': text, 'D': words}
     if plain and category != 'a bit':
         return _plainly(command, verb, slots, rng)
+    if isinstance(rng, TrainDraws):
+        if category == 'a bit' and words and rng.random() < _SMALL_SHARE:
+            command.whole = fill(pick(rng, SMALL_WHOLE), rng, slots)
+            return command
+        if category in ('distance', 'no unit') and not words and rng.random() < _SMALL_SHARE:
+            command.base, command.ing = f'{verb[0]} {text}', f'{verb[1]} {text}'
+            return command
     if category == 'a bit' or (words and rng.random() < 0.3):
         template = pick(rng, source.DRIVE_WHOLE)
         if category != 'a bit':
@@ -294,6 +303,8 @@ def turn(tool: Tool, rng: random.Random, held: bool, plain: bool = False) -> Com
         whole = pick(rng, source.TURN_WHOLE)
     elif not template:
         template = pick(rng, source.TURN)
+    if isinstance(rng, TrainDraws) and category == 'a bit' and rng.random() < _SMALL_SHARE:
+        whole = pick(rng, SMALL_WHOLE)
     verbs = source.TURN_VERBS
     verb = verbs[int(rng.random() * len(verbs))]
     new = _NEW_VERB_SHARE if isinstance(rng, TrainDraws) else 0.05
@@ -347,6 +358,8 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
     if isinstance(rng, TrainDraws):
         if rng.random() < _TRUE_TEXT_SHARE:
             text = fill(pick(rng, _TEXTS), rng, {})
+            if text.startswith(('what', 'where', 'who', 'can ')) and rng.random() < _ASKING_SHARE:
+                text += '?'
         elif rng.random() < _ORDER_TEXT_SHARE:
             order = drive(_MOTIONS[0], rng, held, True) if rng.random() < 0.5 else turn(_MOTIONS[1], rng, held, True)
             text = order.base or order.whole

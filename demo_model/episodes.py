@@ -10,7 +10,7 @@ from typing import Any
 
 from demo_model import smalltalk
 from demo_model.amended import amended
-from demo_model.commands import Command, motion_command
+from demo_model.commands import SMALL_ANGLE, SMALL_DISTANCE, Command, motion_command
 from demo_model.dialogue_phrases import (
     AGAIN,
     AMOUNT_CORRECTIONS,
@@ -42,6 +42,7 @@ from demo_model.toolsets import HARD, KINDS, TRAIN_KINDS, alike, other_tool
 from demo_model.widening import addressed, correction, join, negation, reasoned
 from demo_model.wordings_sixth import (
     HALF_OF_IT,
+    LITTLE_MORE,
     LOOSE_WISHES,
     MORE_AGAIN,
     MORE_AMOUNTS,
@@ -53,7 +54,8 @@ Json = dict[str, Any]
 _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
 _MADE_JOIN_SHARE = 0.3                   # of pairs of commands: joins that are put together
 _AMENDED_SHARE = 0.35                    # of corrections of motions: a part of the command, not all of it
-_LOOSE_SHARE = 0.12                      # of wishes that no tool fits: what nobody asks a robot's tools for
+_LITTLE_SHARE = 0.25                     # of other amounts of the last motion: 'a bit more'
+_LOOSE_SHARE = 0.2                       # of wishes that no tool fits: what nobody asks a robot's tools for
 _BESIDE_SHARE = 0.06                     # of sentences with several commands: a reason, or an address, before them
 _ING_SHARE = 0.05                        # of pairs of commands: 'after turning left 2 m ahead'
 _TERSE_SHARE = 0.2                       # of sentences with several commands: notes without verbs
@@ -62,6 +64,7 @@ _MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a to
 _AGAIN = (*AGAIN, *AGAIN, *apart(MORE_AGAIN, ()))
 _BACK = {key: (*BACK[key], *apart(texts, ())) for key, texts in MORE_BACK.items()}
 _AMOUNTS = (*AMOUNT_CORRECTIONS, *apart(MORE_AMOUNTS, HELD_AMOUNT_CORRECTIONS))
+_LITTLE = apart(LITTLE_MORE, ())
 _LOOSE = apart(LOOSE_WISHES, smalltalk.QUESTIONS[1])
 _TOPICS = {'search', 'translate', 'music', 'book', 'news', 'game', 'joke', 'dance', 'weather', 'note', 'status', 'order', 'shopping', 'tag'}
 # {a} in its -ing form, {b} as it is; the second tuple has {b} so.
@@ -352,7 +355,12 @@ def _amount_episode(last: Command, rng: random.Random, held: bool) -> Episode:
     key = 'angle' if turning else 'distance'
     values = dict(last.values)
     number = values[key]
-    if rng.random() < 0.4 and isinstance(number, int) and number < 500:
+    small = SMALL_ANGLE if turning else SMALL_DISTANCE
+    fits = small.unit in last.tool.values.get('unit', {small.unit: ''})
+    if isinstance(rng, TrainDraws) and fits and rng.random() < _LITTLE_SHARE:
+        values[key], values['unit'] = small.value, small.unit
+        text = pick(rng, _LITTLE)
+    elif rng.random() < 0.4 and isinstance(number, int) and number < 500:
         if number % 2 == 0 and rng.random() < 0.4:
             values[key] = number // 2
             text = pick(rng, ['half of that', 'only half of that', 'now half as much', 'half the amount'])

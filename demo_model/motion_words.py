@@ -173,6 +173,7 @@ NAMED_TURN = (
     '(do|make|give me|show us|let us see|try|take) {N} {D}', '(do|make|give me|show us|let us see|try|take) {N}, {D}', '{D}: {N}', '{V} {N}, {D} please', '{V} {D}, {N} please', '(can you do|I want|we want|how about) {N} {D}', '{N} to your {side}', '{N} (going|turning|spinning) {D}', 'to the {side}, {N}', '{V} to the {side}, {N}', '{V} to the {side} {N}',
 )
 AROUND = (
+    'turn (it|the robot|the base|the machine|the thing|him|her|this) (around|round)', '(turn|spin|swing|whip|flip) (yourself |it |)(right |)(around|round)( now| please| for me|)', '(turn|face|look) (right |)(the other way|the opposite way)( round|)( now| please|)', 'get turned (around|round)', 'have it turned (around|round)', 'go (and |)turn (around|round)', '(around|right about|about) (you go|with you|turn|face)',
     'pull a (u-turn|u-ey|uey|one eighty)', 'bang a (u-ey|uey)', 'do a volte-face', 'go about', 'put about', 'wheel (about|round)', 'make an about turn', 'face backwards', 'face (where you came from|behind you)',
     'look back (where|to where) you came from', 'show me your (back|tail|rear)', 'rotate by half', 'end up facing the other way', 'swap your front and your back', 'point the other way', 'invert your (heading|orientation)',
     'put your nose where your tail is', 'reorient yourself the opposite way', 'present your (back|stern|rear)', 'swivel (round|around) to look behind', 'twirl round to the other side',

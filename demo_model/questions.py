@@ -7,16 +7,21 @@ from __future__ import annotations
 import random
 import re
 
-from demo_model.commands import Command, motion_command
+from demo_model import motion_words as new_words
+from demo_model.commands import SMALL_ANGLE, SMALL_DISTANCE, Command, motion_command
 from demo_model.dialogue_phrases import VAGUE, VAGUE_TURN
 from demo_model.episode import Episode
 from demo_model.filling import fill
 from demo_model.held_apart import apart
 from demo_model.motion_phrases import (
+    BACKWARD_VERBS,
     BACKWARD_WORDS,
+    FORWARD_VERBS,
     FORWARD_WORDS,
     LEFT_WORDS,
     RIGHT_WORDS,
+    SMALL_DRIVE,
+    SMALL_TURN,
     TURN_VERBS,
     WRAPPERS,
 )
@@ -40,8 +45,14 @@ _HALVES = {
     kind: {key: apart(halves, ()) for key, halves in missing.items()}
     for kind, missing in INCOMPLETE.items()
 }
+_LITTLE_SHARE = 0.12                     # of answers to 'how far'
+_ONLY_VERB_SHARE = 0.3                   # of drives without an amount: the verb tells the way
+_WAY_VERBS = tuple(
+    tuple(verb for verb, _ in (*old, *old, *new))
+    for old, new in ((BACKWARD_VERBS, new_words.BACKWARD_VERBS), (FORWARD_VERBS, new_words.FORWARD_VERBS))
+)
 _HALF_SAYINGS = ('say it', 'say that', 'speak to them', 'tell them', 'say a few words', 'tell everybody', 'say something nice', 'say something to him', 'tell the guests something', 'say what you think', 'say some words', 'speak to the class', 'make a speech', 'talk to her', 'say that again')
-_MADE_UP_HALVES = ('{v} the {t}', '{v} {t}', '{t}', 'the {t}', 'the {t} please', '{v} the {t} please', 'I want to {v} the {t}', 'could you {v} the {t}', 'another {t}', 'see to the {t}', 'time to {v} the {t}')
+_MADE_UP_HALVES = ('{v} the {t}', '{v} {t}', '{t}', 'the {t}', 'the {t} please', '{v} the {t} please', 'I want to {v} the {t}', 'could you {v} the {t}', 'another {t}', 'see to the {t}', 'time to {v} the {t}', '{v} a {t}', '{v} some {t}', 'a {t} please', 'I need a {t}', '{v} any {t}', '{v} one of the {t}', '{v} me a {t}', 'I want a {t}', 'some {t} please', '{v} another {t}')
 
 
 def question_episode(
@@ -91,10 +102,13 @@ def question_episode(
             )
             reply = 'How far should I drive, and in which direction?'
         else:
+            only_verb = isinstance(rng, TrainDraws) and rng.random() < _ONLY_VERB_SHARE
             user = _incomplete(
                 pick(rng, ['drive', 'go', 'move', 'roll', 'head', 'drive', 'come']) + ' ' + words
-                if forward or rng.random() < 0.6
-                else pick(rng, ['reverse', 'back up', 'back off']),
+                if not only_verb and (forward or rng.random() < 0.6)
+                else pick(rng, ['reverse', 'back up', 'back off'])
+                if not only_verb
+                else pick(rng, _WAY_VERBS[forward]),
                 rng,
                 held,
             )
@@ -241,6 +255,12 @@ def question_episode(
     )
     if rng.random() < 0.4:
         return first, None
+    if isinstance(rng, TrainDraws) and reply.startswith('How far should I') and rng.random() < _LITTLE_SHARE:
+        small = _little(tool, command, rng)
+        if small is not None:
+            command, amount_text = small
+            if 'direction?' in reply:
+                amount_text += ' ' + str((command.values or {})['direction'])
     frame = (
         pick(
             rng,
@@ -266,6 +286,20 @@ def question_episode(
         thought=f'Now I know what was missing. I call {tool.name}.',
         category='follow-up',
     )
+
+
+def _little(tool: Tool, command: Command, rng: random.Random) -> tuple[Command, str] | None:
+    """'a bit' as the answer, where the tool has the unit of it."""
+    turning = tool.intent == 'turn'
+    small = SMALL_ANGLE if turning else SMALL_DISTANCE
+    if small.unit not in tool.values.get('unit', {small.unit: ''}):
+        return None
+    values = {
+        'angle' if turning else 'distance': small.value,
+        'unit': small.unit,
+        'direction': (command.values or {})['direction'],
+    }
+    return motion_command(tool, values), pick(rng, SMALL_TURN if turning else SMALL_DRIVE)
 
 
 def _in_a_frame(phrase: str, rng: random.Random) -> str:

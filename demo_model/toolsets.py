@@ -61,6 +61,9 @@ KINDS: tuple[Intent, ...] = tuple(
     for kind in (*INTENTS, *MORE_INTENTS)
 )
 TRAIN_KINDS: tuple[Intent, ...] = (*KINDS, *FURTHER_INTENTS, *WIDER_INTENTS)
+# What answers to words that are small talk where it is not.
+_ANSWERING = tuple(kind for kind in WIDER_INTENTS if kind.key in ('halt', 'status'))
+_HALT_SHARE = 0.05                       # of training's sets: have one of them
 _TYPES = {
     'decimal': 'number',
     'integer': 'integer',
@@ -327,6 +330,9 @@ def draw_tools(rng: random.Random, kinds: tuple[Intent, ...] = KINDS) -> list[To
         tools = other_tools(rng, kinds)
     else:
         return []
+    if isinstance(rng, TrainDraws) and rng.random() < _HALT_SHARE:
+        kind = _ANSWERING[int(rng.random() * len(_ANSWERING))]
+        tools.insert(rng.randint(0, len(tools)), other_tool(rng, kind))
     return unique(tools, rng)
 
 
