@@ -39,6 +39,7 @@ from gemma_thor_ros.weights.safetensors_file import (
     Array,
     TensorFiles,
     TensorInfo,
+    no_collection,
     open_tensors,
     read_json,
 )
@@ -91,7 +92,8 @@ class Checkpoint:
         Raises ConfigError with the on-disk name when a tensor is missing, has a wrong shape or
         dtype, is in a format that is not supported, or is a text tensor that nothing here uses.
         """
-        return TextWeights(self, TextShapes.from_config(self.config))
+        with no_collection():
+            return TextWeights(self, TextShapes.from_config(self.config))
 
 
 class TextWeights(Mapping[str, Weight]):

@@ -8,12 +8,14 @@ Knows no tensor names and nothing about models.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import mmap
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -153,7 +155,23 @@ def open_tensors(folder: str | Path) -> TensorFiles:
     model.safetensors is preferred, then the index, then a single file of any name. Raises
     ConfigError when there is none, a shard is missing, or a file is corrupt.
     """
-    folder = Path(folder)
+    with no_collection():
+        return _open(Path(folder))
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Let Python's collector rest: it would look again and again at what is made here to stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _open(folder: Path) -> TensorFiles:
     if not folder.is_dir():
         raise ConfigError(f'{folder}: no such folder')
     if (folder / SINGLE_NAME).is_file():

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
 from collections.abc import Iterator
@@ -16,7 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gemma_thor_ros.schema import ConfigError
-from gemma_thor_ros.weights.safetensors_file import SafetensorsFile, open_tensors, read_json
+from gemma_thor_ros.weights.safetensors_file import (
+    SafetensorsFile,
+    no_collection,
+    open_tensors,
+    read_json,
+)
 
 from .reference_formats import Tensors, write_file, write_folder
 
@@ -258,3 +264,16 @@ def test_json_files(tmp_path: Path) -> None:
         read_json(path, limit=50)
     with pytest.raises(ConfigError, match=r'No such file'):
         read_json(tmp_path / 'none.json')
+
+
+def test_the_collector_rests_and_comes_back() -> None:
+    assert gc.isenabled()
+    with no_collection():
+        assert not gc.isenabled()
+        with no_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ConfigError), no_collection():
+        raise ConfigError('wrong')
+    assert gc.isenabled()
