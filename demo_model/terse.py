@@ -22,7 +22,7 @@ _WAYS = {
     'left': ('left', 'left', 'left', 'turn left', 'ccw', 'rot left', 'go left', 'l', 'to the left', 'anticlockwise', 'spin left', 'lft', 'rotate left'),
     'right': ('right', 'right', 'right', 'turn right', 'cw', 'rot right', 'go right', 'r', 'to the right', 'clockwise', 'spin right', 'rt', 'rotate right'),
 }
-_PARTS = (', ', ', ', ', ', ', ', ', then ', ' then ', ' and ', '; ', ' / ', '/', '. ', ' ', ' ', '\n', ' + ', ' & ', ' > ', ' -> ', ' - ', ' | ', ' and then ', ', next ', ' n ', '...', ' ... ')
+_PARTS = (', ', ', ', ', ', ', ', ', then ', ' then ', ' and ', '; ', ' / ', '/', '. ', ' ', ' ', '\n', ' + ', ' > ', ' -> ', ' - ', ' | ', ' and then ', ', next ', ' n ', '...', ' ... ')
 _LAST = (' and ', ', and ', ', then ', ' then ', ' and then ', ', and then ', ', finally ')
 _OPENINGS = ('ok ', 'please ', 'go ', 'do ', 'route: ', 'moves: ', 'path: ', 'now ', 'robot, ', 'next: ', 'do this: ', 'sequence: ', 'plan: ', 'first ', 'so ', 'ok so ', 'right then, ', 'I need ')
 _ENDS = (' please', ' pls', ', please', ', thanks', '!', ' now', ', go', ', ok?', ' thx')
