@@ -25,7 +25,6 @@ _TOTALS_BYTES = 528                      # of a row tile, 8 rows and a warp
 _RING_BYTES = 6200                       # of a warp, at most: 16 of them fit into 99 KB
 _STAGES = 5
 _LEAST_WARPS, _MOST_WARPS = 6, 16        # of a block, where there are so many tiles
-_MULTIPROCESSORS = 132                   # what the cut of the columns is made for: an H200
 EXPERTS_READ = 8                         # of a layer at once, about: for the cut
 _BLOCK_TILES = 2                         # what a block costs beside its tiles, in tiles
 # Blocks of 8 rows, row tiles of a block -> warps that are resident on a multiprocessor.
@@ -130,7 +129,7 @@ def spec(columns: int, num_tokens: int, bits: int, group_size: int, form: Form =
 def cut(num_row_tiles: int, columns: int) -> tuple[int, int]:
     """(warps that share the columns, tiles of each): a function of the weight's shape alone.
 
-    The least time on a device of _MULTIPROCESSORS: rounds of blocks times the tiles of a warp
+    The least time on a device of gemv.MULTIPROCESSORS: rounds of blocks times the tiles of a warp
     (bench/LOG.md). Other devices take the same, so that a row has the same bits there. Cuts
     without waste go before others: a single row needs one (gemv.py).
     """
@@ -139,13 +138,13 @@ def cut(num_row_tiles: int, columns: int) -> tuple[int, int]:
                for warps in range(min(_LEAST_WARPS, tiles), min(_MOST_WARPS, tiles) + 1)]
     waste = min(warps * each for warps, each in options)
     most = tiles if waste == tiles else 1.035 * max(waste, tiles)
-    if tiles <= 64 and num_row_tiles <= 4 * _MULTIPROCESSORS and waste == tiles:
+    if tiles <= 64 and num_row_tiles <= gemv.FEW and waste == tiles:
         return max(option for option in options if option[0] * option[1] == tiles)
 
     def time(option: tuple[int, int]) -> float:
         warps, each = option
-        rounds = num_row_tiles / (_MULTIPROCESSORS * (_RESIDENT[1, 1] // warps))
-        whole = -(-num_row_tiles // (_MULTIPROCESSORS * (_RESIDENT[1, 1] // warps)))
+        rounds = num_row_tiles / (gemv.MULTIPROCESSORS * (_RESIDENT[1, 1] // warps))
+        whole = -(-num_row_tiles // (gemv.MULTIPROCESSORS * (_RESIDENT[1, 1] // warps)))
         # the costs of a stage are shared by 3 tiles, by 2, or by none
         uneven = 1.0 if each % 3 == 0 or each == 1 else 1.15 if each % 2 else 1.06
         return (whole if rounds < 3 else rounds + 0.3) * (each + _BLOCK_TILES) * uneven

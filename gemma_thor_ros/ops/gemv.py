@@ -15,8 +15,8 @@ from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS
 MULTIPROCESSORS = 132                    # what constants are chosen for: an H200 (bench/LOG.md)
 _MOST_TILES = 12                         # row tiles of a block
 _RESERVED_BYTES = 1024                   # of a multiprocessor's shared memory, for each block
-_FEW = 4                                 # row tiles a multiprocessor
-_FEW_WARPS = 11                          # of a block that has a multiprocessor's few to itself
+FEW = MULTIPROCESSORS * 9 // 2           # row tiles
+_FEW_WARPS = 11                          # of a block that has a multiprocessor's share to itself
 _RING_BYTES = 9000                       # of a warp, at most
 # (tiles of a stage, stages of a ring), best first. All stages but one are under way; a stage's own
 # costs are shared by its tiles.
@@ -68,7 +68,7 @@ def _wanted(num_row_tiles: int, warps: int,
     Of few row tiles each multiprocessor gets the same number only if it has one block, or as many
     as have room; and one block leaves room for the next launch's, which then request early.
     """
-    if num_row_tiles <= _FEW * MULTIPROCESSORS:
+    if num_row_tiles <= FEW:
         if warps >= _FEW_WARPS:
             return 1, _SHORT_RINGS if tiles <= 6 else _LONG_RINGS
         return max(1, 24 // warps), _SHORT_RINGS
