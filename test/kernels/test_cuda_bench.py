@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from gemma_thor_ros.cli import bench, bench_device, bench_draft, bench_tower
 from gemma_thor_ros.cli.bench_device import Bench
 from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.cli.main import main
-from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops import device, step_times
 from gemma_thor_ros.ops.step_times import Node
 from gemma_thor_ros.schema import ConfigError
 
@@ -62,15 +63,28 @@ def test_page_types_are_compared_at_the_same_depth(full: None, tiny: Bench) -> N
     assert ratio['value'] == pytest.approx(decoded[0]['value'] / decoded[1]['value'], rel=1e-4)
 
 
+def untimed(timer: Any, graphs: Any, stream: Any) -> None:
+    """GraphTimer.__init__ with events that count: 1 for a start, 10 for an end."""
+    timer._graphs, timer._stream, timer._run, timer._count = graphs, stream, graphs.run, 0
+
+    def count(by: int) -> SimpleNamespace:
+        return SimpleNamespace(record=lambda on: setattr(timer, '_count', timer._count + by))
+
+    timer._start, timer._end = count(1), count(10)
+
+
 def test_verify(full: None, tiny: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     if isinstance(tiny.model.stream, HostStream):
         monkeypatch.setattr(bench_device, 'times_us', lambda stream, work: [work() or 1.0])
-        monkeypatch.setattr(bench_device, 'as_graph', lambda stream, work: lambda: work() or 1.0)
+        monkeypatch.setattr(step_times.GraphTimer, '__init__', untimed)
+        monkeypatch.setattr(step_times.GraphTimer, 'us', lambda timer: timer._count)
         monkeypatch.setattr(bench_device, 'node_times', lambda stream, work: [
             work() or Node('embed', (), 1, 2.0)])
     bench_device.verify(tiny, (4,), (), 20, 'bf16')
     record, beside, *nodes = tiny.records.records
     assert beside['metric'] == 'beside_graph_us' and beside['unit'] == 'us'
+    if isinstance(tiny.model.stream, HostStream):    # one graph a step, timed from end to end
+        assert beside['value'] == pytest.approx(record['value'] * 1e3 - 11, rel=1e-3)
     assert record['metric'] == 'verify_ms' and record['context']['distinct_experts'] >= 2
     assert {node['metric'] for node in nodes} == {'graph_us', 'node_us'}
     assert 'embed' in {node['context'].get('op') for node in nodes}
