@@ -45,10 +45,6 @@ SHAPES: dict[str, dict[str, tuple[int, int]]] = {
             'down': (3840, 15360)}}
 SINGLES = {**SHAPES, '26b': {'qkv sliding': (8192, 2816), 'o sliding': (2816, 4096),
                              'o full': (2816, 8192), 'head': (262144, 2816)}}
-HEAD_VARIANTS: tuple[dict[str, int], ...] = (
-    {}, {'WARPS': 16, 'STAGES': 4}, {'WARPS': 16, 'STAGES': 5}, {'WARPS': 32, 'STAGES': 2},
-    {'WARPS': 32, 'STAGE_TILES': 3}, {'WARPS': 32, 'STAGE_TILES': 2},
-    {'WARPS': 20, 'STAGES': 4}, {'WARPS': 24})
 VARIED = ('qkv sliding', 'gate-up', 'down', 'head')
 LAUNCHES = 16
 PROMPT = 512                             # rows
@@ -234,24 +230,24 @@ def singles(bench: kernels.Bench, model: str, kind: str) -> None:
 
 
 def heads(bench: kernels.Bench, model: str, shape: tuple[int, int]) -> None:
-    """The head in NVFP4, one row and 16, with more warps or other rings."""
+    """The head in NVFP4: one row alone, by the kernel for up to 16 rows too, and 16 rows."""
     cp, stream = bench.cp, bench.stream
     made = fragment_order.to_fragments([cases.random_weight(cp, shape, 3, (0x28, 0x48), 0.02)],
                                        stream=stream)
-    limit, hardware = device.info().shared_bytes_per_block, device.has_e2m1_conversion()
-    for rows in (1, 16):
+    original = head_nvfp4.served_spec
+    for rows, alone in ((1, True), (1, False), (16, False)):
         x = cases.random_rows(cp, (rows, shape[1]), 2)
         logits = cases.poisoned(cp, (rows, shape[0]), 'f32')
-        found: dict[Any, dict[str, int]] = {}
-        for variant in HEAD_VARIANTS if rows == 1 else HEAD_VARIANTS[:1]:
-            found.setdefault(head_nvfp4.spec(shape[1], rows, limit, hardware, **variant), variant)
-        kernels.compile_together(list(found))
-        for variant in found.values():
-            with kernels.constants(head_nvfp4, 'spec', **variant):
-                _measure(bench, 'head_nvfp4', head_nvfp4.bytes_moved(rows, *shape),
-                         lambda i, x=x, logits=logits: head_nvfp4.head_nvfp4(
-                             logits, x, made, cases.SOFTCAP, stream),
-                         layer=f'{model} head', rows=rows, kind='nvfp4', **variant)
+        if not alone:
+            head_nvfp4.served_spec = lambda *sizes: head_nvfp4.spec(*sizes[:4])
+        try:
+            _measure(bench, 'gemv_nvfp4' if alone else 'head_nvfp4',
+                     head_nvfp4.bytes_moved(rows, *shape),
+                     lambda i, x=x, logits=logits: head_nvfp4.head_nvfp4(
+                         logits, x, made, cases.SOFTCAP, stream),
+                     layer=f'{model} head', rows=rows, kind='nvfp4')
+        finally:
+            head_nvfp4.served_spec = original
 
 
 def single_variants(own: dict[str, int], tile_bytes: int, sums: int,

@@ -230,8 +230,8 @@ def heads(bench: Bench) -> None:
     for rows in ROWS:
         x = cases.random_rows(cp, (rows, hidden), 5)
         logits = cases.poisoned(cp, (rows, vocab_size), 'f32')
-        variants = [{}, {'WARPS': 12}, {'WARPS': 24 if rows == 1 else 20}]
-        for variant in variants if rows != 8 else [{}]:
+        variants = [{}, {'WARPS': 12}, {'WARPS': 20}]
+        for variant in variants if rows == 16 else [{}]:
             with constants(head_nvfp4, 'spec', **variant):
                 bench.measure('head_nvfp4', head_nvfp4.bytes_moved(rows, *cases.HEAD),
                               lambda i, x=x, logits=logits: head_nvfp4.head_nvfp4(

@@ -2,20 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemv_nvfp4: out = x W^T for one row x, W in NVFP4, fragment order.
-//             with GEGLU: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
+//   with FORM 1: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
+//   with FORM 2: out = cap * tanh(x W^T / cap) in f32, the head
 //
-// out        (N) bf16; with GEGLU (I)
+// out        (N) bf16, FORM 1 (I), FORM 2 f32
 // x          (M) bf16
 // codes, scales  of (N, M), or (2 I, M), in fragment order
 // row_scales (N / 16, 2) f32   of rows 0..7 and 8..15 of each row tile
 //
 // Bytes moved: N M 9 / 16 of weights, 2 (N + M) of rows. Bound by reading the weights.
 // Block b does row tiles b `each` + min(b, `more`) and on, one more where b < `more`, as gemv.cuh
-// says. Operands, sums and their order are those of gemm_nvfp4, bit for bit.
+// says. Operands, sums and their order are those of gemm_nvfp4, or head_nvfp4, bit for bit.
 //
 // PRECOND: M a multiple of 8, x 16-byte aligned; at most half as many row tiles a block as threads;
 // those of gemv.cuh.
-// Constants: GEGLU, MIN_BLOCKS (resident on one multiprocessor), E2M1_HARDWARE; those of gemv.cuh.
+// Constants: FORM, MIN_BLOCKS (resident on one multiprocessor), E2M1_HARDWARE; those of gemv.cuh.
 
 #define CODE_VECTORS TILE_CODE_VECTORS
 #define SCALE_VECTORS (TILE_SCALE_WORDS / 4)
@@ -24,10 +25,16 @@
 
 #include "gemv.cuh"
 
+#if FORM == 2
+#define OUTPUT float
+#else
+#define OUTPUT u16
+#endif
+
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
-gemv_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
+gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
            const u32* __restrict__ scales, const float* __restrict__ row_scales, int each,
-           int more, int num_outputs) {
+           int more, int num_outputs, float cap) {
     const int lane = own_lane(), warp = own_warp(), t = lane & 3;
     const int block = blockIdx.x, row_tile = block * each + min(block, more);
     const int ahead = stages_ahead(block, more);
@@ -85,15 +92,19 @@ gemv_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
     __syncthreads();
 
     const float* tile_scales = (const float*)gemv_memory;
-    const int rows_out = GEGLU ? 8 : 16;
+    const int rows_out = FORM == 1 ? 8 : 16;
     for (int i = threadIdx.x; i < count * rows_out; i += K_WARPS * WARP) {
         const int r = i / rows_out, own = i % rows_out, column = (row_tile + r) * rows_out + own;
         if (column >= num_outputs) continue;
         float value = sum_of_warps(totals, r, own) * tile_scales[2 * r + (own >> 3)];
-#if GEGLU
+#if FORM == 2
+        out[column] = cap * tanhf(value / cap);
+#else
+#if FORM == 1
         const float up = sum_of_warps(totals, r, own + 8) * tile_scales[2 * r + 1];
         value = gelu_tanh(rounded_to_bf16(value)) * rounded_to_bf16(up);
 #endif
         out[column] = to_bf16(value);
+#endif
     }
 }

@@ -13,13 +13,13 @@
 // The activation rows lie in shared memory in fragment order (STAGED), or come through L1 where
 // they do not fit; a SINGLE row lies there as it is and stands in all columns of the matrix
 // instruction. A row's sums run over the columns in ascending tiles whatever other rows there
-// are.
+// are, and begin anew every SEGMENT tiles; those are added in order, as gemv_nvfp4's warps' are.
 //
 // PRECOND: H a multiple of 8, x 16-byte aligned, V a multiple of 16; at most 16 rows a block
 // (blockIdx.y). Dynamic shared memory: the rings, then STAGED * COLUMN_TILES * BLOCKS * 1024 bytes,
 // with SINGLE an eighth of that.
-// Constants: COLUMNS (H), COLUMN_TILES, WARPS, BLOCKS, SINGLE, STAGED, MIN_BLOCKS, STAGE_TILES and
-// STAGES of a ring.
+// Constants: COLUMNS (H), COLUMN_TILES, WARPS, BLOCKS, SINGLE, STAGED, SEGMENT, MIN_BLOCKS, STAGE_TILES
+// and STAGES of a ring.
 
 #include "weight_ring.cuh"
 
@@ -82,7 +82,8 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
 #endif
     u32 read = 0;
     for (; row_tile < num_row_tiles; row_tile += stride) {
-        float acc[2][BLOCKS][4] = {};
+        float acc[2][BLOCKS][4] = {}, total[BLOCKS][4] = {};
+        int left = SEGMENT;
         u32 slot = 0;
         for (int stage = 0; stage < ITEM_STAGES; ++stage) {
             wait_for_copies<STAGES - 2>();
@@ -108,6 +109,16 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
                 load_activation_tile<BLOCKS>(part, rows, t, tile, COLUMNS);
 #endif
                 multiply_tile<BLOCKS>(acc, now, part);
+                if (--left == 0 || tile == COLUMN_TILES - 1) {
+                    left = SEGMENT;
+#pragma unroll
+                    for (int m = 0; m < BLOCKS; ++m)
+#pragma unroll
+                        for (int j = 0; j < 4; ++j) {
+                            total[m][j] += acc[0][m][j] + acc[1][m][j];
+                            acc[0][m][j] = acc[1][m][j] = 0.0f;
+                        }
+                }
             }
             read = next_slot(read);
         }
@@ -117,7 +128,7 @@ head_nvfp4(float* __restrict__ logits, const u16* x, const uint4* __restrict__ c
 #pragma unroll
             for (int j = 0; j < 4; j += SINGLE ? 2 : 1) {
                 int row = first_row + 8 * m + 2 * t + (j & 1), id = row_tile * 16 + g + 8 * (j >> 1);
-                float z = (acc[0][m][j] + acc[1][m][j]) * (j >> 1 ? scale.y : scale.x);
+                float z = total[m][j] * (j >> 1 ? scale.y : scale.x);
                 if (row < num_rows)
                     logits[(u64)row * vocab_size + id] = cap * tanhf(z / cap);
             }

@@ -104,7 +104,7 @@ def mtp_specs(config: Assistant, windows: dict[str, int | None], page_size: int,
         draft_rows.spec('draft_join', backbone), draft_rows.spec('draft_add_norm', hidden),
         rms_norm.spec('rms_norm_add', hidden, outputs=1),
         gemm_bf16.spec(hidden, 1, False, 'gelu'), gemm_bf16.spec(hidden, 1, True),
-        head_nvfp4.spec(hidden, 1, shared_limit, hardware)]
+        head_nvfp4.served_spec(hidden, 1, shared_limit, hardware)]
     columns = {2 * backbone, hidden, config.intermediate_size}
     for kind in sorted(set(config.layer_types)):
         shape = config.geometry(kind)

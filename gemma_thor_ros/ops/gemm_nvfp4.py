@@ -57,7 +57,7 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
         weight.columns, weight.interleaved, device.has_e2m1_conversion(), weight.num_row_tiles,
         device.info().shared_bytes_per_block) if num_tokens == 1 else None
     if single:
-        _launch_single(out, x, weight, single, stream)
+        launch_single(out, x, weight, single, 1.0, stream)
         return
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.interleaved,
                                   device.has_e2m1_conversion(), weight.num_row_tiles))
@@ -69,26 +69,27 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
                    weight.num_outputs), stream)
 
 
-def _launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec,
-                   stream: Any) -> None:
+def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, cap: float,
+                  stream: Any) -> None:
+    """Enqueue the kernel of one row alone; cap: the head's."""
     values = dict(single.defines)
     share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
                        values['MIN_BLOCKS'])
     device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, share.each, share.more,
-                   weight.num_outputs), stream, gemv.launch_bytes(
+                   weight.num_outputs, cap), stream, gemv.launch_bytes(
                        values, TILE_BYTES, 0, device.info().shared_bytes_per_block))
 
 
 @cache
 def single_spec(columns: int, interleaved: bool, hardware: bool, num_row_tiles: int,
-                shared_limit: int, **override: int) -> KernelSpec | None:
-    """What is compiled for one row alone; None: `spec` serves it."""
+                shared_limit: int, head: bool = False, **override: int) -> KernelSpec | None:
+    """What is compiled for one row alone; None: `spec`, or the head's, serves it."""
     values = gemv.constants(columns, num_row_tiles, cut(columns), TILE_BYTES, 0, shared_limit,
                             **override)
     if values is None:
         return None
-    return KernelSpec.of('gemv_nvfp4', **values, GEGLU=int(interleaved),
+    return KernelSpec.of('gemv_nvfp4', **values, FORM=2 if head else int(interleaved),
                          E2M1_HARDWARE=int(hardware))
 
 

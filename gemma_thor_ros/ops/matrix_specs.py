@@ -35,7 +35,7 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
                                             shared_limit)
             specs.append(single if single and count == 1 else gemm_nvfp4.spec(
                 columns, count, pair, hardware, row_tiles(outputs, pair)))
-        specs += [head_nvfp4.spec(hidden_size, count, shared_limit, hardware),
+        specs += [head_nvfp4.served_spec(hidden_size, count, shared_limit, hardware),
                   gemm_bf16.spec(hidden_size, count, True)]
     if experts:
         num_experts, num_chosen, expert_size = experts
