@@ -96,7 +96,7 @@ def same_experts(case: dict[str, Any]) -> None:
 
 
 def many_others(case: dict[str, Any]) -> None:
-    case['same'][:20] = False
+    case['same'][:30] = False
 
 
 def many_differ(case: dict[str, Any]) -> None:
