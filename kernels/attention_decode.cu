@@ -79,7 +79,7 @@ struct Raw {
 
 #define FUSED_COLUMNS 2                  // of a lane, in the sum of the chunks by the last block
 // Partial results in flight: those of a window of 1,024 where more would not spill.
-#define FUSED_AHEAD (D == 512 ? 8 : NT > 1 ? (FP8 ? 8 : 2) : FP8 ? 9 : 2)
+#define FUSED_AHEAD (D == 512 ? 3 : NT > 1 ? (FP8 ? 8 : 2) : FP8 ? 9 : 2)
 #define COMBINE_AHEAD 32                 // of one column, in the launch of its own
 #define MORE_CHUNKS (WINDOW == 0 || WINDOW + 16 > (GROUP_CHUNKS - 1) * TILE)     // than a group
 #define LOG2_E 1.4426950408889634f
@@ -87,6 +87,15 @@ struct Raw {
 // Before the wait for the previous kernel, and not moved behind it.
 __device__ __forceinline__ float load_scale(const float* from) {
     return __uint_as_float(load_activation_word(from));
+}
+
+// This block's item of a round. Items of a sequence get shorter from one to the next: every second
+// round goes through the blocks backwards, but for the kv head, whose queries a block keeps.
+__device__ __forceinline__ int index_of(int round) {
+    const int block = blockIdx.x, blocks = gridDim.x;
+    if (APPEND && round % 2 == 1 && blocks % KV == 0)
+        return (round + 1) * blocks - KV - block + 2 * (block % KV);
+    return round * blocks + block;
 }
 
 // Before an item's first tile.
@@ -120,8 +129,8 @@ __device__ __forceinline__ void attend(
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     allow_next_kernel();
     Item item;
-    int index = blockIdx.x;
-    if (!find_item(item, index, spans, num_spans)) {
+    int round = 0;
+    if (!find_item(item, index_of(0), spans, num_spans)) {
         wait_for_previous_kernel();
         return;
     }
@@ -142,8 +151,7 @@ __device__ __forceinline__ void attend(
     }
     load_v(v, v_pages, places, item.kv, tile_key, low_key, item.start, true, warp, lane);
     Item next = item;
-    index += gridDim.x;
-    bool more = find_item(next, index, spans, num_spans);
+    bool more = find_item(next, index_of(++round), spans, num_spans);
     if (threadIdx.x == 0) {
         *own = item;
         *ahead = next;
@@ -251,8 +259,7 @@ __device__ __forceinline__ void attend(
         tile_key = next_key;
         if (last && more) {              // looked up before loads that a loop would wait for
             Item found = *ahead;
-            index += gridDim.x;
-            more = find_item(found, index, spans, num_spans);
+            more = find_item(found, index_of(++round), spans, num_spans);
             if (threadIdx.x == 0) *later = found;
         }
         load_v(v, v_pages, places, then_kv, tile_key, then_low, then_end, true, warp, lane);

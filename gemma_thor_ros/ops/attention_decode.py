@@ -176,9 +176,12 @@ def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: in
     assert num_kv_heads <= 16, f'{num_kv_heads} kv heads: up to 16 are supported'
     assert 1 <= group <= 16, f'{group} query heads per kv head: 1 to 16 are supported'
     tiles = query_tiles(head_dim, group, fp8, max_rows)
+    # two blocks have twice the bytes under way; of head dim 512 the registers allow it where rows
+    # are few and the cache is FP8
+    pair = tiles <= (2 if head_dim == 256 else int(fp8))
     constants = {'D': head_dim, 'GROUP': group, 'KV': num_kv_heads, 'S': page_size,
                  'WINDOW': window or 0, 'FP8': int(fp8), 'NT': tiles,
-                 'MIN_BLOCKS': 2 if tiles <= 2 and head_dim == 256 else 1}
+                 'MIN_BLOCKS': 2 if pair else 1}
     return KernelSpec.of('attention_decode', entry, **constants | override)
 
 
