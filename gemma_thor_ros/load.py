@@ -28,7 +28,7 @@ from gemma_thor_ros.config import EngineConfig
 from gemma_thor_ros.engine.engine import Engine
 from gemma_thor_ros.engine.page_pool import plan_pages, window_pages
 from gemma_thor_ros.load_device import (
-    COMPILING,
+    SETTING_UP,
     choose_device,
     load_cuda,
     load_drafter,
@@ -163,7 +163,7 @@ class Runtime:
 
             def report(progress: float, stage: str) -> None:
                 self._report(progress, stage)
-                if stage != COMPILING:
+                if stage not in SETTING_UP:
                     text.check()  # a file that is wrong ends the load at once
 
             model, engine_limits = plan.build(report)

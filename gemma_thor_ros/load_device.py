@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 DeviceName = Literal['cpu', 'cuda']
 Report = Callable[[float, str], None]
-COMPILING = 'compiling kernels'          # the first stage
+COMPILING, TRYING = SETTING_UP = 'compiling kernels', 'trying the kernels'      # first stages
 _RESERVE_BYTES = 512 << 20               # for kernels, graphs and the driver's own
 _BLIND = FoundVision(VisionInfo())
 
@@ -126,7 +126,7 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
                   lambda share: None)
     stream = device.new_stream()
     with device.errors():
-        report(0.2, 'trying the kernels')
+        report(0.2, TRYING)
         facts['e2m1'] = _try_kernels(stream)
 
     loader = DeviceLoader(stream, num_threads=num_threads,
