@@ -55,11 +55,11 @@ _PLAIN_JOIN_SHARE = 0.25                 # of sentences with several commands
 _MADE_JOIN_SHARE = 0.3                   # of pairs of commands: joins that are put together
 _AMENDED_SHARE = 0.35                    # of corrections of motions: a part of the command, not all of it
 _LITTLE_SHARE = 0.25                     # of other amounts of the last motion: 'a bit more'
-_LOOSE_SHARE = 0.2                       # of wishes that no tool fits: what nobody asks a robot's tools for
+_LOOSE_SHARE = 0.12                      # of wishes that no tool fits: what nobody asks a robot's tools for
 _BESIDE_SHARE = 0.06                     # of sentences with several commands: a reason, or an address, before them
 _ING_SHARE = 0.05                        # of pairs of commands: 'after turning left 2 m ahead'
-_TERSE_SHARE = 0.2                       # of sentences with several commands: notes without verbs
-_MOTION_WISH_SHARE = 0.12                # of wishes that no tool fits: plain motions where none is there
+_TERSE_SHARE = 0.15                      # of sentences with several commands: notes without verbs
+_MOTION_WISH_SHARE = 0.05                # of wishes that no tool fits: plain motions where none is there
 _MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a tool that is made up
 _AGAIN = (*AGAIN, *AGAIN, *apart(MORE_AGAIN, ()))
 _BACK = {key: (*BACK[key], *apart(texts, ())) for key, texts in MORE_BACK.items()}
@@ -419,7 +419,7 @@ def draw_episodes(
                 category='again',
             )
         ]
-    if draw < (0.48 if isinstance(rng, TrainDraws) else 0.50):
+    if draw < (0.52 if isinstance(rng, TrainDraws) else 0.50):
         return [call_episode(tools, rng, held, 1)]
     if draw < 0.56:
         return [corrected_episode(tools, rng, held)]

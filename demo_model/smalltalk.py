@@ -80,7 +80,7 @@ ODD_UNITS = ('kilometres', 'km', 'kilometers', 'miles', 'mile', 'yards', 'yard',
 
 _QUESTIONS = (*QUESTIONS[0], *apart(more.MORE_QUESTIONS, QUESTIONS[1]))
 _FEATS = apart(FEATS, QUESTIONS[1])
-_FEATS_SHARE = 0.25                      # of questions in training
+_FEATS_SHARE = 0.15                      # of questions in training
 
 
 def chat(rng: random.Random, held: bool) -> tuple[str, str]:

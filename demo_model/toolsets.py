@@ -97,7 +97,7 @@ HARD = ('circle', 'head', 'xy', 'shift', 'deliver', 'guide', 'note', 'load')
 _HARD_SHARE = 0.35                       # of training's sets of other tools that have one of these
 _TAIL_SHARE = 0.2                        # of training's descriptions: with words behind them that change nothing
 _DECOY_SHARE = 0.12                      # of training's other tools: with arguments that are left out
-_FURTHER_SHARE = 0.45                    # of training's sets: may have the kinds of intents_further.py and intents_wider.py
+_FURTHER_SHARE = 0.3                     # of training's sets: may have the kinds of intents_further.py and intents_wider.py
 _MADE_UP_SHARE = 0.3                     # of training's sets of other tools
 
 
