@@ -39,28 +39,12 @@ ROUTED = ((1, 8, False), (2, 16, False), (4, 25, False), (8, 40, False), (8, 32,
           (16, 32, False), (16, 36, True), (16, 64, False), (16, 80, False))
 # By the most rows; the first is what the op chooses.
 GATE_UP: dict[int, tuple[Variant, ...]] = {
-    2: ({}, {'STAGED': 0}, {'STAGED': 0, 'WARPS': 8, 'MIN_BLOCKS': 2}, {'DYNAMIC': 1},
-        {'STAGES': 4}, {'FETCH_DENSE': 0}),
-    8: ({}, {'DYNAMIC': 1}, {'WARPS': 16, 'MIN_BLOCKS': 1}, {'ACTIVATIONS': 2},
-        {'WARPS': 16, 'MIN_BLOCKS': 1, 'DYNAMIC': 1}, {'STAGES': 4}),
-    16: ({}, {'DYNAMIC': 1}, {'WIDE_ACTIVATIONS': 4}, {'ACTIVATIONS': 4},
-         {'WIDE': 3, 'NARROW': 2}, {'WIDE': 1, 'NARROW': 1}, {'WARPS': 16, 'MIN_BLOCKS': 1},
-         {'WARPS': 16, 'MIN_BLOCKS': 1, 'DYNAMIC': 1},
-         {'WARPS': 16, 'MIN_BLOCKS': 1, 'DYNAMIC': 1, 'WIDE': 3, 'NARROW': 2},
-         {'DYNAMIC': 1, 'WIDE_ACTIVATIONS': 4}, {'STAGES': 4})}
+    8: ({}, {'SPLIT': 1}, {'WARPS': 16, 'MIN_BLOCKS': 1}, {'FETCH_DENSE': 0}),
+    16: ({}, {'SPLIT': 1}, {'WIDE_ACTIVATIONS': 1}, {'ACTIVATIONS': 4},
+         {'WIDE': 5, 'NARROW': 4})}
 DOWN: dict[int, tuple[Variant, ...]] = {
-    2: ({}, {'DYNAMIC': 1}, {'ACTIVATIONS': 2}),
-    8: ({}, {'DYNAMIC': 1}, {'ACTIVATIONS': 2}, {'ACTIVATIONS': 1}),
-    16: ({}, {'DYNAMIC': 1}, {'WIDE': 5, 'NARROW': 4}, {'DYNAMIC': 1, 'WIDE': 5, 'NARROW': 4},
-         {'ACTIVATIONS': 4}, {'WIDE_ACTIVATIONS': 2})}
-# Both launches by turns: what one leaves of a multiprocessor the other one's first blocks have.
-TOGETHER: dict[int, tuple[dict[str, Variant], ...]] = {
-    2: ({}, {'gate_up': {'FETCH_DOWN': 0}}, {'down': {'ACTIVATIONS': 2}},
-        {'gate_up': {'FETCH_DOWN': 0}, 'down': {'ACTIVATIONS': 2}}, {'gate_up': {'STAGED': 0}},
-        {'gate_up': {'STAGED': 0, 'WARPS': 8, 'MIN_BLOCKS': 2}}),
-    8: ({}, {'gate_up': {'FETCH_DOWN': 0}}),
-    16: ({}, {'gate_up': {'FETCH_DOWN': 0}}, {'gate_up': {'DYNAMIC': 1}},
-         {'gate_up': {'DYNAMIC': 1}, 'down': {'DYNAMIC': 1}})}
+    8: ({}, {'ACTIVATIONS': 2}),
+    16: ({}, {'WIDE_ACTIVATIONS': 1}, {'WIDE': 1, 'NARROW': 1})}
 
 
 class Layer(NamedTuple):
@@ -117,11 +101,11 @@ class Step:
         self.results = cases.random_rows(cp, (rows, cases.CHOSEN, hidden), 6)
         self.parts = cases.poisoned(cp, (rows, 3, hidden), 'f32')
 
-    def gate_up(self, turn: int, following: moe_nvfp4.Following | None = None) -> None:
+    def gate_up(self, turn: int) -> None:
         """Enqueue it."""
         moe_nvfp4.moe_nvfp4_gate_up(
             self.inner, self.x, self.ids[turn % TURNS], self.weights.gate_up, self.bench.stream,
-            moe_nvfp4.DenseGateUp(self.wide, self.dense_x, self.weights.dense_gate_up), following)
+            moe_nvfp4.DenseGateUp(self.wide, self.dense_x, self.weights.dense_gate_up))
 
     def down(self, turn: int) -> None:
         """Enqueue it."""
@@ -132,7 +116,7 @@ class Step:
 
     def both(self, turn: int) -> None:
         """Enqueue both."""
-        self.gate_up(turn, moe_nvfp4.Following(self.weights.down, self.weights.dense_down))
+        self.gate_up(turn)
         self.down(turn)
 
     def outputs(self, op: str) -> list[Any]:
@@ -200,19 +184,18 @@ def run(bench: Bench, only: set[int]) -> int:
                 except Exception:  # noqa: BLE001  the other figures are worth having
                     traceback.print_exc()
                     failures += 1
-        for ways in TOGETHER[kind_of(rows)]:
-            measure(bench, step, 'both', ways, 3)
+        measure(bench, step, 'both', {}, 3)
     return failures
 
 
 def compile_all(only: set[int]) -> None:
     """Fill the cache, in parallel."""
-    hardware, shared = device.has_e2m1_conversion(), device.info().shared_bytes_per_block
+    hardware = device.has_e2m1_conversion()
     num_experts, inner, hidden = cases.EXPERTS
     specs = [fragment_order.spec(hardware)]
     for rows in sorted({rows for rows, _, _ in ROUTED if not only or rows in only}):
         sizes = (rows, cases.CHOSEN, num_experts, hardware, 3)
-        specs += [moe_nvfp4.gate_up_spec(hidden, *sizes, shared, **ways['gate_up'])
+        specs += [moe_nvfp4.gate_up_spec(hidden, *sizes, **ways['gate_up'])
                   for ways in variants(rows, 'gate_up')]
         specs += [moe_nvfp4.down_spec(inner, *sizes, **ways['down'])
                   for ways in variants(rows, 'down')]

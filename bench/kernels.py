@@ -405,11 +405,11 @@ def compile_all() -> None:
 
 def compile_experts() -> None:
     """The same for the experts."""
-    hardware, shared = device.has_e2m1_conversion(), device.info().shared_bytes_per_block
+    hardware = device.has_e2m1_conversion()
     sizes = [(rows, cases.CHOSEN, cases.EXPERTS[0], hardware, dense)
              for rows in moe_nvfp4.KINDS for dense in (0, 3)]
     compile_together([moe_nvfp4.combine_spec(cases.CHOSEN)]
-                     + [moe_nvfp4.gate_up_spec(2816, *size, shared) for size in sizes]
+                     + [moe_nvfp4.gate_up_spec(2816, *size) for size in sizes]
                      + [moe_nvfp4.down_spec(704, *size) for size in sizes])
 
 

@@ -1,8 +1,8 @@
 // Copyright 2026 The gemma_thor_ros developers
 // SPDX-License-Identifier: Apache-2.0
 //
-// One item of the experts' launches: its weights through a warp's ring, times rows of activations
-// from memory or from shared memory; and what the warps of a pair add up.
+// One item of the experts' launches: its weights through a warp's ring, times rows of activations;
+// and what the warps of a pair add up.
 //
 // Constants: those of moe_nvfp4.cu.
 
@@ -33,7 +33,6 @@ struct Ring {
     u32 read, filled;            // the slots that are read and filled next
     int item, stage;             // of what is requested next; ITEM_STAGES: the next item's first
     Source from;
-    int after;                   // the item behind it (DYNAMIC)
     int turn;                    // of the pair
 };
 
@@ -41,7 +40,7 @@ __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const
                                              const Share& share, int lane) {
     if (ring.stage == ITEM_STAGES) {
         ring.stage = 0;
-        ring.item = DYNAMIC ? ring.after : next_item(share, ring.item);
+        ring.item = next_item(share, ring.item);
         if (ring.item < share.num_items)
             ring.from = source_of(work, routing, place_of(share, ring.item, work.num_row_tiles),
                                   lane);
@@ -55,26 +54,6 @@ __device__ __forceinline__ void request_next(Ring& ring, const Work& work, const
 // Where this lane's part of a row of activations begins.
 __device__ __forceinline__ int first_column(int lane) {
     return part_of_team() * ITEM_TILES * TILE_COLUMNS + 8 * (lane & 3);
-}
-
-// Rows lie in memory, or staged in shared memory behind the rings: there no read of them waits for
-// weights that were requested before it. Neighbours begin half a line of banks apart.
-#define STAGED_ROW (COLUMNS * 2 + 64)
-
-#if STAGED
-typedef SharedAddress UsualRow;
-#else
-typedef const u16* UsualRow;
-#endif
-
-__device__ __forceinline__ void find_row(const u16*& row, const u16* rows, SharedAddress,
-                                         u32 number, int lane) {
-    row = rows + number * COLUMNS + first_column(lane);
-}
-
-__device__ __forceinline__ void find_row(SharedAddress& row, const u16*, SharedAddress staged,
-                                         u32 number, int lane) {
-    row = staged + number * STAGED_ROW + first_column(lane) * 2;
 }
 
 // This lane's part of a tile of activations.
@@ -91,23 +70,6 @@ __device__ __forceinline__ void load_rows(ActivationTile (&x)[NB], const u16* co
     load_activation_tile<NB>(x, rows, lane & 3, tile, COLUMNS);
 #endif
 }
-
-template <int NB>
-__device__ __forceinline__ void load_rows(ActivationTile (&x)[NB],
-                                          const SharedAddress (&rows)[NB], int tile, int lane) {
-#pragma unroll
-    for (int m = 0; m < NB; ++m)
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-            x[m].half[h] = read_vector(rows[m] + tile * TILE_COLUMNS * 2 + 64 * h);
-}
-
-// Tiles of activations in flight; staged ones come a tile ahead.
-template <int NB> __device__ constexpr int tiles_ahead(const u16*) {
-    return NB == 1 ? ACTIVATIONS : WIDE_ACTIVATIONS;
-}
-
-template <int NB> __device__ constexpr int tiles_ahead(SharedAddress) { return 2; }
 
 // The products of one stage, of TILES tiles, with what is requested meanwhile.
 template <int NB, int TILES, int AHEAD>
@@ -129,25 +91,6 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[2][NB][4],
     }
 }
 
-template <int NB, int TILES, int AHEAD>
-__device__ __forceinline__ void multiply_stage(float (&acc)[2][NB][4],
-                                               ActivationTile (&x)[AHEAD][NB], int first,
-                                               const Ring& ring, const SharedAddress (&rows)[NB],
-                                               int lane) {
-    WeightTile w = read_tile(ring.slots, ring.read, 0);
-#pragma unroll
-    for (int i = 0; i < TILES; ++i) {
-        const WeightTile now = w;
-        if (i + 1 < TILES) w = read_tile(ring.slots, ring.read, i + 1);
-        // behind the last tile, what is read is not used
-        load_rows<NB>(x[(i + 1) % 2], rows, first + i + 1, lane);
-        multiply_tile<NB>(acc, now, x[i % 2]);
-    }
-    if (TILES % 2 == 0) return;
-#pragma unroll
-    for (int m = 0; m < NB; ++m) x[0][m] = x[1][m];
-}
-
 // Sums of rows g and g + 8 for the columns that this lane gives out: 2 t and 2 t + 1 of each block,
 // or one of them, by the warp's part.
 #define OWN (SPLIT == 1 ? 2 : 1)
@@ -167,48 +110,26 @@ typedef float2 Halves[2][WARPS][BLOCKS][WARP];
 #define SHARED_HALVES __shared__ Halves halves
 #endif
 
-#if DYNAMIC
-struct Queue {
-    int next;                    // of the block's items, whom nobody has yet
-    int taken[2][TEAMS];
-};
-#define SHARED_QUEUE __shared__ Queue queue
-#else
-struct Queue {};
-#define SHARED_QUEUE Queue queue
-#endif
-
-// By a thread, before a barrier of the block. A team's first two items are settled.
-__device__ __forceinline__ void open_queue(Queue& queue) {
-#if DYNAMIC
-    if (threadIdx.x == 0) queue.next = 2 * TEAMS;
-#endif
-}
-
 // A barrier of two warps.
 __device__ __forceinline__ void pair_barrier(int pair) {
     asm volatile("bar.sync %0, 64;" :: "r"(1 + pair) : "memory");
 }
 
 // The next item's products with the rows at `rows`.
-template <int NB, typename Row>
-__device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Queue& queue, Ring& ring,
-                                                    const Row (&rows)[NB],
+template <int NB>
+__device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Ring& ring,
+                                                    const u16* const (&rows)[NB],
                                                     const Work& work, const Routing& routing,
                                                     const Share& share, int lane) {
-    constexpr int AHEAD = tiles_ahead<NB>(Row());
+    constexpr int AHEAD = NB == 1 ? ACTIVATIONS : WIDE_ACTIVATIONS;
     constexpr int LAST = ITEM_TILES - (ITEM_STAGES - 1) * STAGE_TILES;
     ActivationTile x[AHEAD][NB];
     float acc[2][NB][4] = {};
 #pragma unroll
-    for (int i = 0; i < AHEAD; ++i)      // of staged ones more would be for nothing
+    for (int i = 0; i < AHEAD; ++i)
         if (i < ITEM_TILES) load_rows<NB>(x[i], rows, i, lane);
     u32 slot = 0;
     Totals<NB> total;
-#if DYNAMIC
-    int grabbed = 0;
-    if (lane == 0 && part_of_team() == 0) grabbed = atomicAdd(&queue.next, 1);
-#endif
 #pragma unroll(ITEM_STAGES <= 3 ? 3 : 1)
     for (int stage = 0; stage < ITEM_STAGES; ++stage) {
         wait_for_copies<STAGES - 2>();
@@ -223,9 +144,6 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Queue& queue
     }
     total.scale = read_row_scales(ring.slots, slot, lane);
 #if SPLIT == 1
-#if DYNAMIC
-    ring.after = __shfl_sync(FULL_MASK, grabbed, 0);
-#endif
 #pragma unroll
     for (int m = 0; m < NB; ++m)
 #pragma unroll
@@ -244,9 +162,6 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Queue& queue
         given[m][lane] = second ? even : odd;
         total.of[m][0] = second ? odd : even;
     }
-#if DYNAMIC
-    if (lane == 0 && !second) queue.taken[ring.turn][warp / 2] = grabbed;
-#endif
     pair_barrier(warp / 2);      // the other one's turn before is over, too
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
@@ -254,9 +169,6 @@ __device__ __forceinline__ Totals<NB> multiply_item(Halves& halves, Queue& queue
         total.of[m][0].x += other.x;
         total.of[m][0].y += other.y;
     }
-#if DYNAMIC
-    ring.after = queue.taken[ring.turn][warp / 2];
-#endif
     ring.turn ^= 1;
 #endif
     return total;

@@ -31,7 +31,6 @@
 //            to be added in order and rounded by who reads them
 // A block's share of it comes first: gate_up's needs no routing, so that its weights are requested
 // before the wait, and all of them fetched into the L2 (FETCH_DENSE).
-// A warp of gate_up that has no item left fetches what a warp of down reads first (FETCH_DOWN).
 //
 // PRECOND: at most 16 tokens and 128 pairs; a token's expert ids differ; H and I multiples of 8.
 // PRECOND (DENSE): I a multiple of 64
@@ -39,10 +38,8 @@
 // BLOCKS (8 tokens or fewer: 1, else 2), NUM_EXPERTS (E), DENSE (0: no dense MLP), WARPS,
 // MIN_BLOCKS, SPLIT (warps of an item: 1, or 2 where COLUMNS is a multiple of 128), STAGE_TILES and
 // STAGES of the ring, ACTIVATIONS and WIDE_ACTIVATIONS (tiles of them in flight for up to 8 and for
-// more rows, divisors of STAGE_TILES), WIDE, NARROW, DYNAMIC (items go to teams as they get ready;
-// an item has STAGES - 1 stages at least); 0 also FETCH_DENSE, FETCH_DOWN, STAGED (all rows in shared memory,
-// COLUMNS a multiple of 64).
-// Dynamic shared memory: the rings; if STAGED, the rows, those of the dense MLP, and a line.
+// more rows, divisors of STAGE_TILES), WIDE, NARROW; 0 also FETCH_DENSE. Dynamic shared memory: the
+// rings.
 
 #if ENTRY != 2
 
@@ -69,71 +66,23 @@ __device__ __forceinline__ void fetch_dense(const Work& work, const Share& share
         fetch_line(scales + i * 128);
 }
 
-// Down's matrices, by tiles.
-struct Following {
-    const uint4 *codes, *dense_codes;
-    const u32 *scales, *dense_scales;
-    int num_row_tiles, num_column_tiles;
-};
-
-// The first item of one of moe_nvfp4_down's warps, if its blocks are of 8 and as many in all.
-__device__ __forceinline__ void fetch_down(const Following& down, const Routing& routing,
-                                           int lane) {
-    const u32 warp = blockIdx.x * WARPS + threadIdx.x / WARP, block = warp / 8;
-    const u32 blocks = gridDim.x * WARPS / 8, tiles = down.num_row_tiles;
-    const u32 first_dense = DENSE * tiles * block / blocks;
-    const u32 num_dense = DENSE * tiles * (block + 1) / blocks - first_dense;
-    const bool dense = warp % 8 < num_dense;
-    const u32 all = (DENSE + routing.num_hit) * tiles;
-    const u32 number = warp % 8 + (dense ? first_dense : all * block / blocks - first_dense
-                                                             - num_dense);
-    const u32 unit = number / tiles, tile = number - unit * tiles;
-    if (!dense && unit >= routing.num_hit) return;
-    const u64 first = (u64)(dense ? tile * DENSE + unit : routing.hit[unit] * tiles + tile)
-        * down.num_column_tiles;
-    const char* codes = (const char*)((dense ? down.dense_codes : down.codes)
-                                      + first * TILE_CODE_VECTORS);
-    const char* scales = (const char*)((dense ? down.dense_scales : down.scales)
-                                       + first * TILE_SCALE_WORDS);
-    for (int i = lane * 128; i < down.num_column_tiles * TILE_CODE_VECTORS * 16; i += WARP * 128)
-        fetch_line(codes + i);
-    for (int i = lane * 128; i < down.num_column_tiles * TILE_SCALE_WORDS * 4; i += WARP * 128)
-        fetch_line(scales + i);
-}
-
-#if STAGED
-__device__ __forceinline__ void stage_rows(SharedAddress to, const u16* x, int num_tokens) {
-    for (int i = threadIdx.x; i < num_tokens * (COLUMNS / 8); i += THREADS) {
-        const int row = i / (COLUMNS / 8), piece = i - row * (COLUMNS / 8);
-        copy_weights(to + row * STAGED_ROW + piece * 16, x + i * 8);
-    }
-}
-#endif
-
-// Rows of activations, where they lie and where they are staged.
-struct Inputs {
-    const u16 *x, *dense_x;
-    SharedAddress staged, staged_dense;
-};
-
 // One item for the up to 8 * NB rows of its unit.
 template <int NB>
 __device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict__ dense_inner,
-                                        const Inputs& from, const Place& at, int count,
-                                        Halves& halves, Queue& queue, Ring& ring,
-                                        const Work& work, const Routing& routing, const Share& share, int lane) {
+                                        const u16* x, const u16* dense_x, const Place& at,
+                                        int count, Halves& halves, Ring& ring, const Work& work,
+                                        const Routing& routing, const Share& share, int lane) {
     const int g = lane >> 2, width = work.num_row_tiles * 8;
     const bool dense = at.unit < DENSE;
-    UsualRow rows[NB];
+    const u16* rows[NB];
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
         // a column without a row has any other's: nobody reads what comes of it
         const u32 row = row_of(routing, at.unit, min(8 * m + g, count - 1));
-        find_row(rows[m], dense ? from.dense_x : from.x, dense ? from.staged_dense : from.staged,
-                 dense ? row : row / CHOSEN, lane);
+        rows[m] = (dense ? dense_x + row * COLUMNS : x + row / CHOSEN * COLUMNS)
+            + first_column(lane);
     }
-    const Totals<NB> total = multiply_item<NB, UsualRow>(halves, queue, ring, rows, work, routing,
-                                                         share, lane);
+    const Totals<NB> total = multiply_item<NB>(halves, ring, rows, work, routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -155,20 +104,16 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
                   const u16* dense_x, const int* expert_ids, const uint4* __restrict__ codes,
                   const u32* __restrict__ scales, const float* __restrict__ row_scales,
                   const uint4* __restrict__ dense_codes, const u32* __restrict__ dense_scales,
-                  const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles,
-                  const uint4* down_codes, const u32* down_scales, const uint4* dense_down_codes,
-                  const u32* dense_down_scales, int num_down_row_tiles,
-                  int num_down_column_tiles) {
+                  const float* __restrict__ dense_row_scales, int num_pairs, int num_row_tiles) {
     __shared__ Routing routing;
     SHARED_HALVES;
-    SHARED_QUEUE;
     const int lane = threadIdx.x % WARP;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
     Share share;
     find_dense(share, num_row_tiles);
     int item = first_item(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, next_item(share, item), 0};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0};
     constexpr int EARLY = STAGES - 1 < ITEM_STAGES ? STAGES - 1 : ITEM_STAGES;
     share.num_items = share.num_dense;
     if (item < share.num_dense) {
@@ -179,54 +124,27 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
 #if FETCH_DENSE
     fetch_dense(work, share);
 #endif
-    open_queue(queue);
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
     allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
-    Inputs from = {x, dense_x, 0, 0};
-#if STAGED
-    from.staged = shared_address(weight_rings) + WARPS * RING_BYTES;
-    from.staged_dense = from.staged + work.num_tokens * STAGED_ROW;
-    stage_rows(from.staged, x, work.num_tokens);
-    if (DENSE) stage_rows(from.staged_dense, dense_x, work.num_tokens);
-    commit_copies();
-    const bool requested_before = requested > 0;
-#else
-    // warps that keep step with one another would all wait for each line of a few rows
-    for (int i = threadIdx.x; i < min(work.num_tokens, 2) * (COLUMNS / 64); i += THREADS) {
-        load_activation_word(x + i * 64);
-        if (DENSE) load_activation_word(dense_x + i * 64);
-    }
-#endif
     read_routing(routing, expert_ids, num_pairs, THREADS);
     find_experts(share, work, routing);
     if (requested == 0 && item < share.num_items)
         ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
     for (; requested < STAGES - 1; ++requested)
         request_next(ring, work, routing, share, lane);
-#if STAGED
-    // the rows, requested behind some of the weights or in front of all
-    if (requested_before) wait_for_copies<0>();
-    else wait_for_copies<STAGES - 1>();
-    __syncthreads();
-#endif
-    for (; item < share.num_items; item = DYNAMIC ? ring.item : next_item(share, item)) {
+    for (; item < share.num_items; item = next_item(share, item)) {
         const Place at = place_of(share, item, num_row_tiles);
         const int count = num_rows(work, routing, at.unit);
 #if BLOCKS == 2
         if (count > 8)
-            do_item<2>(inner, dense_inner, from, at, count, halves, queue, ring, work, routing,
+            do_item<2>(inner, dense_inner, x, dense_x, at, count, halves, ring, work, routing,
                        share, lane);
         else
 #endif
-            do_item<1>(inner, dense_inner, from, at, count, halves, queue, ring, work, routing,
+            do_item<1>(inner, dense_inner, x, dense_x, at, count, halves, ring, work, routing,
                        share, lane);
     }
-#if FETCH_DOWN
-    if (num_down_row_tiles > 0)
-        fetch_down({down_codes, dense_down_codes, down_scales, dense_down_scales,
-                    num_down_row_tiles, num_down_column_tiles}, routing, lane);
-#endif
 }
 
 #elif ENTRY == 1
@@ -236,9 +154,8 @@ template <int NB>
 __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __restrict__ dense_parts,
                                         const u16* inner, const u16* dense_inner,
                                         const Place& at, int count, int num_outputs,
-                                        Halves& halves, Queue& queue, Ring& ring,
-                                        const Work& work, const Routing& routing,
-                                        const Share& share, int lane) {
+                                        Halves& halves, Ring& ring, const Work& work,
+                                        const Routing& routing, const Share& share, int lane) {
     const int g = lane >> 2;
     const bool dense = at.unit < DENSE;
     const u16* rows[NB];
@@ -249,8 +166,7 @@ __device__ __forceinline__ void do_item(u16* __restrict__ results, float* __rest
         rows[m] = (dense ? dense_inner + (row * DENSE + at.unit) * COLUMNS
                          : inner + row * COLUMNS) + first_column(lane);
     }
-    const Totals<NB> total = multiply_item<NB, const u16*>(halves, queue, ring, rows, work,
-                                                           routing, share, lane);
+    const Totals<NB> total = multiply_item<NB>(halves, ring, rows, work, routing, share, lane);
 #pragma unroll
     for (int m = 0; m < NB; ++m) {
 #pragma unroll
@@ -280,13 +196,11 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
                int num_outputs) {
     __shared__ Routing routing;
     SHARED_HALVES;
-    SHARED_QUEUE;
     const int lane = threadIdx.x % WARP;
     const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
                        num_row_tiles, num_pairs / CHOSEN};
     allow_next_kernel();
     // gate_up let this launch begin after its own wait: the routing is complete, inner is not
-    open_queue(queue);
     clear_routing(routing, THREADS);
     read_routing(routing, expert_ids, num_pairs, THREADS);
     Share share;
@@ -294,23 +208,23 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     find_experts(share, work, routing);
     int item = first_item();
     if (item >= share.num_items) return;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, next_item(share, item), 0};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0};
     ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i)
         request_next(ring, work, routing, share, lane);
     wait_for_previous_kernel();
-    for (; item < share.num_items; item = DYNAMIC ? ring.item : next_item(share, item)) {
+    for (; item < share.num_items; item = next_item(share, item)) {
         const Place at = place_of(share, item, num_row_tiles);
         const int count = num_rows(work, routing, at.unit);
 #if BLOCKS == 2
         if (count > 8)
             do_item<2>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
-                       queue, ring, work, routing, share, lane);
+                       ring, work, routing, share, lane);
         else
 #endif
             do_item<1>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
-                       queue, ring, work, routing, share, lane);
+                       ring, work, routing, share, lane);
     }
 }
 

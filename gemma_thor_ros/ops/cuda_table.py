@@ -253,9 +253,8 @@ class CudaOps:
         if joined:
             first = moe_nvfp4.DenseGateUp(dense.inner, dense.x, dense.gate_up)
             second = moe_nvfp4.DenseDown(dense.parts, dense.inner, dense.down)
-        following = moe_nvfp4.Following(weights.down, dense.down if joined else None)
         moe_nvfp4.moe_nvfp4_gate_up(experts.inner, experts.x, experts.ids, weights.gate_up,
-                                    self.stream, first, following)
+                                    self.stream, first)
         moe_nvfp4.moe_nvfp4_down(experts.out, experts.inner, experts.ids, weights.down,
                                  self.stream, second)
         return dense.parts if joined else dense.branch

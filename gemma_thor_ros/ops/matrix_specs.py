@@ -43,7 +43,7 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
         for count in moe_nvfp4.KINDS:
             sizes = (count, num_chosen, num_experts, hardware)
             for dense in sorted({0, parts}):         # 0: beside a dense MLP in bf16
-                specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes, dense, shared_limit),
+                specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes, dense),
                           moe_nvfp4.down_spec(expert_size, *sizes, dense)]
         specs.append(moe_nvfp4.combine_spec(num_chosen))
     return list(dict.fromkeys(specs))

@@ -28,10 +28,7 @@ _TILE_BYTES = 576                        # codes and scales
 _WARPS = 8                               # of a block
 _STAGE_TILES, _STAGES = 4, 3             # of a warp's ring: 54 KB a block, so it fits anywhere
 _RESIDENT = 2                            # blocks of a multiprocessor at once
-# Gate-up of so few tokens: their rows in shared memory, where a block may ask for so much.
-_FEW = 2
-_STAGED = {'STAGED': 1, 'WARPS': 16, 'MIN_BLOCKS': 1}
-KINDS = (_FEW, 8, MAX_TOKENS)            # as many tokens as each kind of launch takes at most
+KINDS = (8, MAX_TOKENS)                  # as many tokens as each kind of launch takes at most
 _RESERVED = 1024                         # bytes of shared memory that each block takes besides
 
 
@@ -41,13 +38,6 @@ class DenseGateUp(NamedTuple):
     inner: Any                           # (T, DENSE I) bf16, written
     x: Any                               # (T, H) bf16
     weight: Nvfp4Fragments
-
-
-class Following(NamedTuple):
-    """The matrices that down will read, of which gate-up's last warps fetch the first."""
-
-    down: Nvfp4Fragments
-    dense: Nvfp4Fragments | None = None      # the dense MLP's, where that launch does it too
 
 
 class DenseDown(NamedTuple):
@@ -100,19 +90,15 @@ def moe_nvfp4_combine_ref(out: Array, results: Array, expert_ids: npt.NDArray[An
 
 
 def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragments,
-                      stream: Any, dense: DenseGateUp | None = None,
-                      following: Following | None = None) -> None:
+                      stream: Any, dense: DenseGateUp | None = None) -> None:
     """Enqueue inner (T, K, I) bf16 from x (T, H) bf16, expert_ids (T, K) i32 (-1: padding).
 
-    With dense T is at most MAX_TOKENS. following: what the next launch reads, fetched ahead.
+    With dense T is at most MAX_TOKENS.
     """
     assert weight.interleaved
     sizes = check('moe_nvfp4_gate_up', {'I': weight.num_outputs, 'H': weight.columns},
                   inner=inner, x=x, expert_ids=expert_ids)
     given, parts = dense or DenseGateUp(inner, x, weight), 0     # not looked at without dense
-    fetched = following.down if following else weight            # not looked at without any
-    fetched_dense = (following and following.dense) or fetched
-    assert not following or bool(dense) == bool(following.dense)
     if dense:
         assert sizes['T'] <= MAX_TOKENS and dense.weight.interleaved, sizes
         parts = dense_parts(dense.weight.num_outputs, weight.num_outputs)
@@ -124,14 +110,12 @@ def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragment
         num_tokens = rows.stop - start
         kernel = device.compiled(gate_up_spec(
             weight.columns, num_tokens, sizes['K'], weight.num_experts,
-            device.has_e2m1_conversion(), parts, device.info().shared_bytes_per_block))
+            device.has_e2m1_conversion(), parts))
         tiles = weight.num_row_tiles
         items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
-        _launch(kernel, items, num_tokens,
+        _launch(kernel, items,
                 (inner[rows], given.inner, x[rows], given.x, expert_ids[rows], *_arrays(weight),
-                 *_arrays(given.weight), num_tokens * sizes['K'], tiles, *_arrays(fetched)[:2],
-                 *_arrays(fetched_dense)[:2], fetched.num_row_tiles if following else 0,
-                 -(-fetched.columns // TILE_COLUMNS)), stream)
+                 *_arrays(given.weight), num_tokens * sizes['K'], tiles), stream)
 
 
 def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragments,
@@ -159,7 +143,7 @@ def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragm
             device.has_e2m1_conversion(), parts))
         tiles = weight.num_row_tiles
         items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
-        _launch(kernel, items, num_tokens,
+        _launch(kernel, items,
                 (results[rows], given.parts, inner[rows], given.inner, expert_ids[rows],
                  *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles,
                  weight.num_outputs), stream)
@@ -180,11 +164,10 @@ def _arrays(weight: Nvfp4Fragments) -> tuple[Any, Any, Any]:
     return weight.codes, weight.scales, weight.row_scales
 
 
-def _launch(kernel: Any, items: int, num_tokens: int, args: tuple[Any, ...],
-            stream: Any) -> None:
+def _launch(kernel: Any, items: int, args: tuple[Any, ...], stream: Any) -> None:
     """As many blocks as the device holds at once share the items; no more blocks than items."""
     constants, info = dict(kernel.spec.defines), device.info()
-    num_bytes = dynamic_bytes(constants, num_tokens)
+    num_bytes = shared_bytes(constants)
     fitting = (info.shared_bytes_per_block + _RESERVED) // (
         num_bytes + fixed_bytes(constants) + _RESERVED)
     resident = max(1, min(constants['MIN_BLOCKS'], fitting))
@@ -192,12 +175,10 @@ def _launch(kernel: Any, items: int, num_tokens: int, args: tuple[Any, ...],
                   constants['WARPS'] * 32, args, stream, num_bytes)
 
 
-def dynamic_bytes(constants: dict[str, int], num_tokens: int) -> int:
-    """Dynamic shared memory of a block: its warps' rings, and staged rows of activations."""
+def shared_bytes(constants: dict[str, int]) -> int:
+    """Dynamic shared memory of a block: its warps' rings."""
     stage = constants['STAGE_TILES'] * _TILE_BYTES + 16          # with two scales of rows
-    rings = constants['WARPS'] * constants['STAGES'] * stage
-    rows = 2 * num_tokens * (2 * constants['COLUMNS'] + 64) + 128
-    return rings + constants['STAGED'] * rows
+    return constants['WARPS'] * constants['STAGES'] * stage
 
 
 def fixed_bytes(constants: dict[str, int]) -> int:
@@ -213,21 +194,14 @@ def _most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> i
 
 
 def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int,
-                 hardware: bool, dense: int = 0, shared_limit: int = 0,
-                 **override: int) -> KernelSpec:
+                 hardware: bool, dense: int = 0, **override: int) -> KernelSpec:
     """What is compiled for gate-up; dense: parts of the dense MLP that the launch does too.
 
-    shared_limit: bytes that a block may ask for. A row's sums run over the columns of each half in
-    their order, whatever else is chosen here.
+    A row's sums run over the columns of each half in their order, whatever else is chosen here.
     """
-    split = 2 if columns % (2 * TILE_COLUMNS) == 0 else 1
     constants = {**_constants(0, columns, num_tokens, num_chosen, num_experts, hardware, dense),
-                 'SPLIT': split, 'FETCH_DENSE': int(dense > 0), 'FETCH_DOWN': 1,
-                 'WIDE': 5, 'NARROW': 4, 'WIDE_ACTIVATIONS': 2}
-    staged = {**constants, **_STAGED}
-    if num_tokens <= _FEW and columns % TILE_COLUMNS == 0 and (
-            dynamic_bytes(staged, _FEW) + fixed_bytes(staged) <= shared_limit):
-        constants = staged
+                 'SPLIT': 2 if columns % (2 * TILE_COLUMNS) == 0 else 1,
+                 'FETCH_DENSE': int(dense > 0), 'WIDE': 3, 'NARROW': 2}
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **{**constants, **override})
 
 
@@ -244,8 +218,8 @@ def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_e
     return {
         'ENTRY': entry, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
         'WARPS': _WARPS, 'MIN_BLOCKS': _RESIDENT, 'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES,
-        'SPLIT': 1, 'STAGED': 0, 'DYNAMIC': 0, 'ACTIVATIONS': 4 if blocks == 1 else 2,
-        'WIDE_ACTIVATIONS': 1, 'WIDE': 1, 'NARROW': 1, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
+        'SPLIT': 1, 'ACTIVATIONS': 4 if blocks == 1 else 2,
+        'WIDE_ACTIVATIONS': 2, 'WIDE': 5, 'NARROW': 4, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
         'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense}
 
 

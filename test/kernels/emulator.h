@@ -212,8 +212,6 @@ inline void pair_barrier(int pair) {
     hold(emulator::pairs[pair], two_warps);
 }
 
-inline void fetch_line(const void* from) { (void)*(const volatile char*)from; }
-
 inline void __syncwarp() {
     emulator::arrive(emulator::my_warp().barrier, emulator::my_warp().live);
 }
@@ -409,6 +407,8 @@ typedef u64 SharedAddress;
 inline SharedAddress shared_address(const void* p) { return (u64)p; }
 inline uint4 read_vector(SharedAddress from) { return *(const uint4*)from; }
 inline u32 read_word(SharedAddress from) { return *(const u32*)from; }
+
+inline void fetch_line(const void* from) { (void)*(const volatile char*)from; }
 
 inline void copy_weights(SharedAddress to, const void* from) {
     copy_async((void*)to, from, true);
