@@ -36,7 +36,7 @@ PAGE_SIZE = 16
 LAUNCHES = 48
 # constants of attention beside its own choice, by layer, FP8 and rows
 VARIANTS: dict[tuple[str, bool, int], tuple[dict[str, int], ...]] = {
-    ('full', True, 1): ({}, {'MIN_BLOCKS': 2}), ('sliding', True, 1): ({}, {'MIN_BLOCKS': 1}),
+    ('full', True, 1): ({}, {'MIN_BLOCKS': 1}), ('sliding', True, 1): ({}, {'MIN_BLOCKS': 1}),
     ('sliding', False, 1): ({}, {'MIN_BLOCKS': 1}), ('full', True, 16): ({}, {'NT': 2}),
     ('sliding', True, 16): ({}, {'NT': 2, 'MIN_BLOCKS': 2})}
 CACHE_BYTES = 512 << 20                  # of pages in turn, eight times an H200's L2
