@@ -211,9 +211,17 @@ def _try_kernels(stream: Any) -> str:
 def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, num_threads: int,
                   progress: Callable[[float], None], vision: VisionConfig | None = None) -> int:
     """Fill the kernel cache with what the model needs, several at a time; how many there are."""
+    specs = text_specs(config, page_size, kv_dtype)
+    if vision is not None:
+        specs += sight_specs(config, vision, page_size, kv_dtype)
+    return compile_specs(specs, num_threads, progress)
+
+
+def text_specs(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype) -> list[KernelSpec]:
+    """The kernels of every step without images, of NVFP4 weights and any number of rows."""
     geometries = (config.sliding, config.full)
     moe = config.enable_moe_block
-    info = device.info()
+    limit, hardware = device.info().shared_bytes_per_block, device.has_e2m1_conversion()
     specs = row_specs(config.hidden_size, config.intermediate_size, geometries,
                       (config.num_experts, config.top_k_experts) if moe else None, page_size,
                       kv_dtype == 'fp8', BUCKETS,
@@ -222,12 +230,9 @@ def compile_ahead(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype, nu
     specs += matrix_specs(
         config.hidden_size, config.intermediate_size, geometries,
         (config.num_experts, config.top_k_experts, config.moe_intermediate_size) if moe else None,
-        info.shared_bytes_per_block, device.has_e2m1_conversion())
-    specs += prefill_specs(geometries, config.num_experts, page_size, kv_dtype == 'fp8',
-                           info.shared_bytes_per_block, device.has_e2m1_conversion())
-    if vision is not None:
-        specs += sight_specs(config, vision, page_size, kv_dtype)
-    return compile_specs(specs, num_threads, progress)
+        limit, hardware)
+    return specs + prefill_specs(geometries, config.num_experts, page_size, kv_dtype == 'fp8',
+                                 limit, hardware)
 
 
 def sight_specs(config: ModelConfig, vision: VisionConfig, page_size: int,

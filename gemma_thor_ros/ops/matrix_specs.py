@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from gemma_thor_ros.ops import fragment_order, gemm_bf16, gemm_nvfp4, head_nvfp4, moe_nvfp4
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import row_tiles
-from gemma_thor_ros.ops.row_specs import ROWS, Geometry
+from gemma_thor_ros.ops.row_specs import Geometry
+
+ROWS = (1, 8, 16)                        # one row alone, and the most of either kind in company
 
 
 def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geometry],

@@ -18,6 +18,7 @@ import pytest
 from host_device import HostStream, any_stream
 from machine import normal, to_bf16
 
+from gemma_thor_ros import load_device
 from gemma_thor_ros.load_device import warm_keys
 from gemma_thor_ros.models import cuda_inputs
 from gemma_thor_ros.models.batch import Batch, Role, Span
@@ -26,7 +27,7 @@ from gemma_thor_ros.models.cuda_inputs import Key, cut_passes, prompt_bucket
 from gemma_thor_ros.models.cuda_sampler import CudaSampler
 from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.models.gemma4 import Gemma4
-from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops import device, matrix_specs
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.graphs import Graphs
 from gemma_thor_ros.ops.sample import (
@@ -318,6 +319,25 @@ def generate(rig: Rig, count: int, run_ahead: bool, sampling: str = 'drawn',
         for answer, token in zip(answers, found.tolist(), strict=True):
             answer.append(token)
     return answers
+
+
+def test_all_kernels_are_known_ahead(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loader compiles is what steps of one, a few and many rows launch."""
+    rig, used, right = Rig('moe', stream, 'fp8'), [], device.compiled
+
+    def compiled(spec: Any) -> Any:
+        used.append(spec)
+        return right(spec)
+
+    monkeypatch.setattr(device, 'compiled', compiled)
+    for step in (batch((P, 0, 0, 21), wanted=[20]), batch((D, 0, 21, 1)),
+                 batch((D, 0, 22, 1), (D, 1, 0, 1)), batch((D, 0, 23, 4)), batch((D, 1, 1, 9))):
+        rig.model.forward(step, rig.cache)
+    known = load_device.text_specs(rig.config, PAGE, 'fp8')
+    assert used and [spec for spec in dict.fromkeys(used) if spec not in known] == []
+    monkeypatch.setattr(matrix_specs.matrix_specs, '__defaults__', ((1, 16),))
+    fewer = load_device.text_specs(rig.config, PAGE, 'fp8')          # as it once was
+    assert set(used) - set(fewer)
 
 
 def test_run_ahead_changes_no_token_for_long(full: None, stream: Any) -> None:
