@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Chat; 0 = done, 1 = the server refused or failed, 2 = bad usage."""
+    if options.temperature is not None and not math.isfinite(options.temperature):
+        raise ConfigError(f'--temperature is {options.temperature:g}, which is no finite number')
+    if not 0 < options.timeout < math.inf:
+        raise ConfigError(f'--timeout is {options.timeout:g} s, a number above 0 is needed')
+    if options.prompt is not None and not options.prompt.strip():
+        raise ConfigError('--prompt is empty')
     console = Console(highlight=False, soft_wrap=True)
     headers = {}
     if options.api_key_file:

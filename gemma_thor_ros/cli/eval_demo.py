@@ -85,13 +85,21 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Gives 0: every figure reached, 1: one missed; ConfigError: an unknown row, or no model."""
-    names = [name for name in options.rows.split(',') if name] or [*LIMITS, 'constrained']
+    names = [name for name in options.rows.split(',') if name]
+    if options.rows and not names:
+        raise ConfigError(f'--rows is {options.rows!r}, which names no row')
+    names = names or [*LIMITS, 'constrained']
     unknown = [name for name in names if name not in LIMITS and name != 'constrained']
     if unknown:
         known = ', '.join([*LIMITS, 'constrained'])
         raise ConfigError(f'there is no row {unknown[0]!r}; the rows are {known}')
     if options.count < 1:
         raise ConfigError(f'--count is {options.count}, at least 1 is needed')
+    if options.wrong:                    # before the minutes that a lost file would cost
+        try:
+            options.wrong.write_text('[]', encoding='utf-8')
+        except OSError as error:
+            raise ConfigError(f'--wrong {options.wrong}: {error.strerror}') from error
     begin = time.monotonic()
     cases = {name: found[:options.count] for name, found in load_cases().items()}
     chosen = {name: cases[name] for name in names if name in cases}

@@ -137,7 +137,7 @@ def pick_drafts(logits: Array, span: DraftSpan, start: int = 0) -> tuple[Int32, 
     """
     ids = np.zeros(logits.shape[0], np.int32)
     confidence = np.zeros(logits.shape[0], np.float32)
-    temperature = span.first.settings.temperature or 1.0
+    temperature = max(span.first.settings.temperature or 1.0, 1e-6)      # a float32 above 0
     for index, row in enumerate(logits):
         try:
             ids[index] = sample_row(row, replace(

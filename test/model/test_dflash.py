@@ -15,8 +15,9 @@ from forward import Array, Role, random_model
 
 from gemma_thor_ros.models.dflash import DFlash
 from gemma_thor_ros.models.draft_config import DFlashConfig
-from gemma_thor_ros.models.drafter import DraftSpan
+from gemma_thor_ros.models.drafter import DraftSpan, pick_drafts
 from gemma_thor_ros.models.gemma4 import Gemma4
+from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
 from gemma_thor_ros.schema import ConfigError
 
 MASKS = ('auto', 'causal', 'bidirectional')
@@ -200,3 +201,12 @@ def test_config_says_which_layers_are_causal() -> None:
     moved = {key: value for key, value in raw.items() if key != 'block_size'}
     moved['dflash_config'] = {**raw['dflash_config'], 'block_size': 5}
     assert DFlashConfig.from_dict(moved, target).max_drafts == 4
+
+
+def test_confidence_at_hardly_any_temperature() -> None:
+    """A temperature that is 0 in float32 divides nothing by zero."""
+    pages, logits = np.zeros(1, np.int32), np.array([[1.0, 3.0, 3.5]], np.float32)
+    first = SampleRow(SampleSettings(temperature=1e-300), 1)
+    with np.errstate(all='raise', under='ignore'):
+        ids, confidence = pick_drafts(logits, DraftSpan(0, 0, 1, pages, pages, None, first))
+    assert ids.tolist() == [2] and confidence.tolist() == [1.0]

@@ -184,6 +184,10 @@ def test_errors_have_words_and_a_code(plain_server: Server, piped: Any, tmp_path
     assert (code, 'not JSON' in err) == (2, True)
     code, _, err = piped('hi', '--url', url, '--api-key-file', str(tmp_path / 'none'))
     assert (code, '--api-key-file' in err) == (2, True)
+    for name, value in (('--temperature', 'nan'), ('--timeout', '0'), ('--timeout', 'nan'),
+                        ('--timeout', '-1'), ('--prompt', ' ')):
+        code, _, err = piped('hi', '--url', url, name, value)
+        assert (code, f'{name} is' in err) == (2, True)
 
 
 class _Other(http.server.BaseHTTPRequestHandler):

@@ -124,6 +124,10 @@ def test_each_missed_figure_is_told() -> None:
 def test_wrong_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['eval-demo', '--rows', 'nonsense']) == 2
     assert 'the rows are plain, motion' in capsys.readouterr().err
+    assert main(['eval-demo', '--rows', ',']) == 2
+    assert 'names no row' in capsys.readouterr().err
+    assert main(['eval-demo', '--wrong', '/']) == 2
+    assert '--wrong /: Is a directory' in capsys.readouterr().err
     assert main(['eval-demo', '--count', '0']) == 2
     assert main(['eval-demo', '--set', 'x']) == 2
     assert main(['eval-demo', '--set', 'speculation.num_drafts=many']) == 2
