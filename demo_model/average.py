@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Average two bf16 checkpoints of the demo model and round the result to NVFP4.
 
-    python -m demo_model.average v7/bf16 v8/bf16 --share 0.25 --out OUT
+    python -m demo_model.average v10/bf16 v13/bf16 --share 0.65 --out OUT
 
 Sound where one run began at the other's end, so that both lie in one valley. OUT gets bf16/ and
-nvfp4/. The shipped v9 was made by the command above.
+nvfp4/. The shipped v14 was made by the command above.
 """
 
 from __future__ import annotations
