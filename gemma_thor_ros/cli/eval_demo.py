@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f'--count is {options.count}, at least 1 is needed')
     if options.wrong:                    # before the minutes that a lost file would cost
         try:
-            options.wrong.write_text('[]', encoding='utf-8')
+            options.wrong.open('a', encoding='utf-8').close()       # keeps what is there
         except OSError as error:
             raise ConfigError(f'--wrong {options.wrong}: {error.strerror}') from error
     begin = time.monotonic()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -121,13 +122,17 @@ def test_each_missed_figure_is_told() -> None:
     assert missed(good, None, 1.1) != []
 
 
-def test_wrong_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(['eval-demo', '--rows', 'nonsense']) == 2
     assert 'the rows are plain, motion' in capsys.readouterr().err
     assert main(['eval-demo', '--rows', ',']) == 2
     assert 'names no row' in capsys.readouterr().err
     assert main(['eval-demo', '--wrong', '/']) == 2
     assert '--wrong /: Is a directory' in capsys.readouterr().err
+    old = tmp_path / 'wrong.json'
+    old.write_text('[1]')
+    assert main(['eval-demo', '--wrong', str(old), '--set', 'x']) == 2
+    assert old.read_text() == '[1]'
     assert main(['eval-demo', '--count', '0']) == 2
     assert main(['eval-demo', '--set', 'x']) == 2
     assert main(['eval-demo', '--set', 'speculation.num_drafts=many']) == 2
