@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gemma_thor_ros.cli.bench_clocks import ClockWatch
 from gemma_thor_ros.cli.bench_model import confined_routes
 from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.engine.engine import Engine
@@ -25,8 +26,16 @@ from gemma_thor_ros.engine.page_pool import plan_pages
 from gemma_thor_ros.models.batch import Batch, Role, Span
 from gemma_thor_ros.models.cuda_inputs import Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
+from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
-from gemma_thor_ros.ops.step_times import GraphTimer, node_times, read_bandwidth, times_us
+from gemma_thor_ros.ops.step_times import (
+    GraphLog,
+    GraphTimer,
+    node_times,
+    read_bandwidth,
+    sustained_us,
+    times_us,
+)
 from gemma_thor_ros.schema import Request, SamplingParams, TokenEvent
 
 PAGE_SIZE = 64
@@ -34,6 +43,7 @@ CHUNK = 2048                             # rows of a prompt in one step
 TIMEOUT_S = 300.0
 FIRST_ID = 512                           # ordinary tokens from here on
 _VERIFY_RUNS = 30
+_SUSTAINED_S = 2.0
 _numbers = itertools.count()
 
 
@@ -133,16 +143,18 @@ def ask_prompts(engine: Engine, prompts: Sequence[tuple[int, ...]],
 
 def decode(bench: Bench, depths: Sequence[int], num_tokens: int, kv_dtype: CudaKvDtype,
            check_graphs: bool = False) -> list[float]:
-    """One sequence at some depths; check_graphs: the same tokens without graphs.
+    """One sequence at some depths, with the device's clock beside each.
 
-    Gives the tokens a second at each depth.
+    check_graphs: at the first depth, each step's graph by itself too, and the same tokens without
+    graphs. Gives the tokens a second at each depth.
     """
     rates = []
     for depth in depths:
         with bench.engine(1, depth + num_tokens + CHUNK, kv_dtype) as engine:
             ask(engine, bench.model, 16, 8)
             before = bench.model.num_ahead, bench.model.num_ahead_used
-            answer, = ask(engine, bench.model, depth, num_tokens)
+            with ClockWatch(device.pci_bus_id()) as clocks:
+                answer, = ask(engine, bench.model, depth, num_tokens)
             ahead = bench.model.num_ahead - before[0], bench.model.num_ahead_used - before[1]
             context = {**bench.context, 'path': 'engine', 'sequences': 1, 'rows': 1,
                        'depth': depth, 'kv': kv_dtype, 'tokens': num_tokens,
@@ -154,12 +166,15 @@ def decode(bench: Bench, depths: Sequence[int], num_tokens: int, kv_dtype: CudaK
             gb_s = num_bytes * answer.rate / 1e9
             rates.append(bench.records.add(
                 'decode_tok_s', windows, 'tok/s', fraction=bench.share(gb_s), **context,
-                gb_s=round(gb_s, 1), p99_ms=round(float(np.quantile(gaps, 0.99)) * 1e3, 3)))
+                gb_s=round(gb_s, 1), p99_ms=round(float(np.quantile(gaps, 0.99)) * 1e3, 3),
+                clocks=clocks.found))
             ttft = (answer.times[0] - answer.submitted) * 1e3
             bench.records.add('ttft_ms', [ttft], 'ms', **context)
             bench.say(f'decode depth {depth:6} {kv_dtype:4} {answer.rate:8.1f} tok/s '
                       f'{gb_s:6.0f} GB/s {bench.share(gb_s) or 0.0:4.0%}  first token '
-                      f'{ttft:.0f} ms run-ahead {ahead[1]}/{ahead[0]}')
+                      f'{ttft:.0f} ms run-ahead {ahead[1]}/{ahead[0]} clocks {clocks.found}')
+            if check_graphs and depth == depths[0]:
+                _graphs_of_decode(bench, engine, context)
         if check_graphs and depth == depths[0]:
             bench.model.graphs.enabled = False
             try:
@@ -173,6 +188,19 @@ def decode(bench: Bench, depths: Sequence[int], num_tokens: int, kv_dtype: CudaK
             bench.say(f'without graphs {plain.rate:.1f} tok/s, tokens '
                       f'{"equal" if same else "DIFFER"}')
     return rates
+
+
+def _graphs_of_decode(bench: Bench, engine: Engine, context: dict[str, Any]) -> None:
+    """The same answer again with events around each step's graph: context is its record's."""
+    with GraphLog(bench.model.graphs, bench.model.stream) as log, \
+            ClockWatch(device.pci_bus_id()) as clocks:
+        ask(engine, bench.model, context['depth'], context['tokens'])
+    inside, between = log.times(context['tokens'] - 2)
+    for metric, times in ('graph_us', inside), ('between_graphs_us', between):
+        value = bench.records.add(metric, times, 'us', **context, way='in decode',
+                                  clocks=clocks.found)
+        bench.say(f'  {metric} in decode {value:.1f} ({min(times):.1f} to {max(times):.1f})')
+    bench.say(f'  clocks {clocks.found}')
 
 
 def kv_types(bench: Bench, depths: Sequence[int], num_tokens: int) -> None:
@@ -286,7 +314,21 @@ def nodes(bench: Bench, keys: Sequence[Key]) -> None:
             time = bench.records.add('graph_us', times, 'us', **bench.context, path='node',
                                      way=way, rows=key.num_rows)
             bench.say(f'{key}, {way}: {time / 1e3:.3f} ms')
+        if key == keys[0]:
+            _sustained(bench, key)
         _node_table(bench, key)
+
+
+def _sustained(bench: Bench, key: Key) -> None:
+    """The graph for as long as a decode takes, to see whether the clock holds."""
+    with ClockWatch(device.pci_bus_id()) as clocks:
+        times = sustained_us(bench.model.stream, bench.model.launches(key), _SUSTAINED_S)
+    parts = [round(float(np.median(part)), 1) for part in np.array_split(np.array(times), 8)]
+    time = bench.records.add('graph_us', times, 'us', **bench.context, path='node',
+                             way='joined, sustained', rows=key.num_rows, eighths=parts,
+                             clocks=clocks.found)
+    bench.say(f'{key}, sustained: {time / 1e3:.3f} ms, by eighths {parts}, clocks '
+              f'{clocks.found}')
 
 
 def _node_table(bench: Bench, key: Key, **context: Any) -> None:

@@ -96,6 +96,21 @@ def info() -> DeviceInfo:
         properties['l2CacheSize'])
 
 
+def pci_bus_id() -> str:
+    """The current device's place, as the driver and its tools name it: '0000:19:00.0'."""
+    return str(cupy().cuda.Device().pci_bus_id)
+
+
+def timed_event() -> Any:
+    """An event for elapsed_us; record(stream), synchronize()."""
+    return cupy().cuda.Event()
+
+
+def elapsed_us(start: Any, end: Any) -> float:
+    """Microseconds of the device between two timed events, both past."""
+    return float(cupy().cuda.get_elapsed_time(start, end)) * 1e3
+
+
 def has_e2m1_conversion() -> bool:
     """Whether NVFP4 weights are stored and decoded for the device's own e2m1 conversion."""
     return not _distrusted and compiler.converts_e2m1(info().arch, compiler.nvrtc().version)
@@ -117,10 +132,10 @@ def launch(kernel: Kernel, grid: tuple[int, ...], threads: int, args: tuple[Any,
            stream: Any, shared_bytes: int = 0, *, overlap: bool = True) -> None:
     """Enqueue one launch on a CuPy stream, captured if the stream is being captured.
 
-    args: CuPy arrays, `pinned` ones, None, ints and floats in the entry's order. overlap: the
-    kernel may start while the one before it on the stream still runs; it waits inside before it
-    reads that one's results (programmatic dependent launch, sm_90 and up). Never right behind
-    follow().
+    args: CuPy arrays, `pinned` ones, None, ints, floats and structures (passed by value) in the
+    entry's order. overlap: the kernel may start while the one before it on the stream still runs;
+    it waits inside before it reads that one's results (programmatic dependent launch, sm_90 and
+    up). Never right behind follow().
     """
     if stream.ptr in _behind_another:
         _behind_another.discard(stream.ptr)
@@ -281,6 +296,8 @@ def _argument(value: Any) -> Any:
         return ctypes.c_float(value)
     if value is None:
         return ctypes.c_void_p(0)
+    if isinstance(value, ctypes.Structure):
+        return value
     if isinstance(value, np.ndarray):                    # pinned: the device has the same address
         return ctypes.c_void_p(value.ctypes.data)
     return ctypes.c_void_p(value.data.ptr)

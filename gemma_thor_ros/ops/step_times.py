@@ -37,20 +37,33 @@ class Node:
 
 def times_us(stream: Any, enqueue: Callable[[], None], replays: int = _REPLAYS) -> list[float]:
     """Microseconds of each replay of a graph of what enqueue() puts on the stream."""
-    cupy = device.cupy()
     enqueue()                            # loads the kernels outside the capture
     stream.synchronize()
     graph = device.capture(stream, enqueue)
     times = []
     for index in range(replays + 2):
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        start, end = device.timed_event(), device.timed_event()
         start.record(stream)
         graph.launch(stream)
         end.record(stream)
         end.synchronize()
         if index >= 2:
-            times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3)
+            times.append(device.elapsed_us(start, end))
     return times
+
+
+def sustained_us(stream: Any, enqueue: Callable[[], None], seconds: float) -> list[float]:
+    """As times_us, of replays one behind the other for so long: a device without a rest."""
+    count = int(seconds * 1e6 / statistics.median(times_us(stream, enqueue, 3)))
+    graph = device.capture(stream, enqueue)
+    events = [device.timed_event()]
+    events[0].record(stream)
+    for _ in range(max(count, 2)):
+        graph.launch(stream)
+        events.append(device.timed_event())
+        events[-1].record(stream)
+    stream.synchronize()
+    return [device.elapsed_us(*pair) for pair in zip(events, events[1:], strict=False)]
 
 
 class GraphTimer:
@@ -61,9 +74,8 @@ class GraphTimer:
     """
 
     def __init__(self, graphs: Graphs, stream: Any) -> None:
-        cupy = device.cupy()
         self._graphs, self._stream, self._run = graphs, stream, graphs.run
-        self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()
+        self._start, self._end = device.timed_event(), device.timed_event()
 
     def __enter__(self) -> GraphTimer:
         self._graphs.run = self._timed   # type: ignore[method-assign]
@@ -75,12 +87,45 @@ class GraphTimer:
     def us(self) -> float:
         """Microseconds of the last one."""
         self._end.synchronize()
-        return float(device.cupy().cuda.get_elapsed_time(self._start, self._end)) * 1e3
+        return device.elapsed_us(self._start, self._end)
 
     def _timed(self, key: Hashable, enqueue: Callable[[], None]) -> None:
         self._start.record(self._stream)
         self._run(key, enqueue)
         self._end.record(self._stream)
+
+
+class GraphLog:
+    """Times on the device every graph that runs while it is open, and what lies between them.
+
+    Events stand before and behind each graph, also of one that is enqueued while another runs.
+    """
+
+    def __init__(self, graphs: Graphs, stream: Any) -> None:
+        self._graphs, self._stream, self._run = graphs, stream, graphs.run
+        self._events: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> GraphLog:
+        self._graphs.run = self._timed   # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._graphs.run = self._run     # type: ignore[method-assign]
+
+    def times(self, last: int) -> tuple[list[float], list[float]]:
+        """Microseconds of the last graphs, and from the end of each to the start of the next."""
+        self._stream.synchronize()
+        events = self._events[-last:]
+        return ([device.elapsed_us(*pair) for pair in events],
+                [device.elapsed_us(end, start) for (_, end), (start, _) in zip(
+                    events, events[1:], strict=False)])
+
+    def _timed(self, key: Hashable, enqueue: Callable[[], None]) -> None:
+        pair = device.timed_event(), device.timed_event()
+        pair[0].record(self._stream)
+        self._run(key, enqueue)
+        pair[1].record(self._stream)
+        self._events.append(pair)
 
 
 def read_bandwidth(stream: Any, num_bytes: int = _BANDWIDTH_BYTES) -> list[float]:

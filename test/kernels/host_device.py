@@ -135,7 +135,8 @@ def host_device(emulator: Emulator, monkeypatch: Any) -> HostStream:
         'copy_out': copy, 'copy_on': copy, 'zeros': zeros, 'empty': zeros, 'pinned': pinned,
         'put': np.array, 'cupy': lambda: module, 'errors': nullcontext,
         'follow': lambda on, other: None, 'new_stream': lambda: stream, 'new_event': HostEvent,
-        'release_unused': lambda: None,
+        'release_unused': lambda: None, 'timed_event': HostEvent,
+        'elapsed_us': lambda start, end: 2.0, 'pci_bus_id': lambda: 'none',
         'has_e2m1_conversion': lambda: False, 'is_here': lambda array: False,
         'info': lambda: device.DeviceInfo('emulator', 'sm_80', 3, 101376, 0)}
     for name, stand_in in stand_ins.items():

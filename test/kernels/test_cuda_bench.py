@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +19,12 @@ from test_cuda_model import Rig
 from test_cuda_vision import vision_weights
 
 from gemma_thor_ros import load_drafter
-from gemma_thor_ros.cli import bench, bench_device, bench_draft, bench_tower
+from gemma_thor_ros.cli import bench, bench_clocks, bench_device, bench_draft, bench_tower
 from gemma_thor_ros.cli.bench_device import Bench
 from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.cli.main import main
 from gemma_thor_ros.ops import device, step_times
-from gemma_thor_ros.ops.step_times import Node
+from gemma_thor_ros.ops.step_times import GraphLog, Node
 from gemma_thor_ros.schema import ConfigError
 
 
@@ -44,13 +46,66 @@ def test_decode_and_sequences(full: None, tiny: Bench, tmp_path: Path) -> None:
     bench_device.sequences(tiny, (2,), 3, 4, 'fp8')
     records = {record['metric']: record for record in
                json.loads((tmp_path / 'receipt.json').read_text())}
-    assert records.keys() == {'decode_tok_s', 'ttft_ms', 'tokens_equal', 'batched_tok_s'}
+    assert records.keys() == {'decode_tok_s', 'ttft_ms', 'graph_us', 'between_graphs_us',
+                              'tokens_equal', 'batched_tok_s'}
     assert records['tokens_equal']['value'] == 1.0
+    inside = records['graph_us']
+    assert inside['context']['way'] == 'in decode' and inside['value'] > 0
+    assert inside['context']['token_hash'] == records['decode_tok_s']['context']['token_hash']
+    if isinstance(tiny.model.stream, HostStream):    # which has no NVML
+        assert records['decode_tok_s']['context']['clocks'] is None
     decoded = records['decode_tok_s']
     assert decoded['value'] > 0 and decoded['card'] == 'none'
     assert decoded['context']['depth'] == 3 and len(decoded['context']['token_hash']) == 16
     started, counted = decoded['context']['run_ahead']
     assert 9 <= counted <= started <= 11
+
+
+def test_every_graph_of_a_decode_is_timed(full: None, tiny: Bench) -> None:
+    with tiny.engine(1, 40, 'fp8') as engine:
+        bench_device.ask(engine, tiny.model, 3, 8)
+        with GraphLog(tiny.model.graphs, tiny.model.stream) as log:
+            bench_device.ask(engine, tiny.model, 3, 8)
+        bench_device.ask(engine, tiny.model, 3, 8)       # not any more
+    inside, between = log.times(100)
+    assert 8 <= len(inside) == len(between) + 1 <= 9     # the prompt, 7 steps, one started early
+    assert all(time > 0 for time in inside + between)
+
+
+def test_what_samples_of_the_clock_come_to() -> None:
+    assert bench_clocks.summary([]) is None
+    samples = [(1980, 690400, 0x4), (1700, 701600, 0x24), (1500, 699000, 0)]
+    assert bench_clocks.summary(samples) == {
+        'sm_mhz': [1500, 1700, 1980], 'power_w': [690, 699, 702],
+        'limited_by': {'power cap': 0.667, 'heat': 0.333}, 'samples': 3}
+
+
+def test_the_clock_is_asked_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a device that does not tell its reasons gives none."""
+    refuses = False
+
+    def give(value: int, status: int = 0) -> Any:
+        def call(handle: Any, *more: Any) -> int:
+            more[-1]._obj.value = value
+            return status
+        return call
+
+    def library() -> Any:
+        return SimpleNamespace(
+            nvmlDeviceGetClockInfo=give(1980), nvmlDeviceGetPowerUsage=give(650000),
+            nvmlDeviceGetCurrentClocksThrottleReasons=give(0x4, int(refuses)))
+
+    monkeypatch.setattr(bench_clocks, '_INTERVAL_S', 0.001)
+    monkeypatch.setattr(bench_clocks, '_open', lambda bus_id: (library(), None))
+    with bench_clocks.ClockWatch('0000:19:00.0') as clocks:
+        time.sleep(0.05)
+    assert clocks.found is not None and clocks.found['samples'] > 2
+    assert clocks.found['limited_by'] == {'power cap': 1.0}
+    assert not [thread for thread in threading.enumerate() if thread.name == 'bench-clocks']
+    refuses = True
+    with bench_clocks.ClockWatch('0000:19:00.0') as clocks:
+        time.sleep(0.01)
+    assert clocks.found is None
 
 
 def test_page_types_are_compared_at_the_same_depth(full: None, tiny: Bench) -> None:
