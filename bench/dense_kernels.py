@@ -264,11 +264,6 @@ def single_variants(own: dict[str, int], tile_bytes: int, sums: int,
                     and 3400 <= stages * stage_tiles * tile_bytes <= 14400
                     and gemv.fits({**own, **variant}, tile_bytes, sums, limit)):
                 found.append(variant)
-    if own['MIN_BLOCKS'] == 1:           # blocks of one row tile more than others
-        found += [{**ring, 'MIN_BLOCKS': 1, 'LAG': lag}
-                  for ring in [one for one in found if one['MIN_BLOCKS'] == 1]
-                  for lag in range(1, ring['STAGES'] - 1)
-                  if 0.3 <= lag / (ring['STAGES'] - 1) <= 0.5]
     if own.get('RAW'):
         found.append({'RAW': 0, **{name: own[name] for name in (
             'STAGE_TILES', 'STAGES', 'MIN_BLOCKS')}})

@@ -12,16 +12,17 @@
 //
 // Dynamic shared memory, in this order: a ring for each warp; the row, 128 bytes a column tile;
 // the sums of its groups, SUMS numbers a column tile; totals, 16 for each row tile and warp.
-// Where some blocks have one row tile more than others, the others keep LAG stages less under way,
-// so that memory serves those more and all end at about the same time.
+// What a block then asks for ahead (fetch_ahead.cuh) is asked by its last warp, behind its own reads
+// or before its last row tiles.
 //
 // PRECOND: K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGE_TILES, STAGES (of a ring, at
-// least 2), LAG (at most STAGES - 2). Expected of who includes this: CODE_VECTORS and
-// SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is
-// multiplied by: of the first and of the second pair of columns of each four; 0: none).
+// least 2). Expected of who includes this: CODE_VECTORS and SCALE_VECTORS (16 bytes each, of a
+// tile), SUMS, ROW_POWERS (two powers of two that the row is multiplied by: of the first and of the
+// second pair of columns of each four; 0: none).
 
 #include "prefill_tile.cuh"
+#include "fetch_ahead.cuh"
 
 #define ONES 0x3F803F80u
 #define ROUNDS ((WARP_TILES + 7) / 8)
@@ -68,17 +69,6 @@ __device__ __forceinline__ void request_stage(u8* to, Requests& next, int lane) 
         next.scales += on * SCALE_VECTORS;
         if (last) next.stage = 0;
     }
-}
-
-// How many stages are under way of a block that has one more row tile than others, or not.
-__device__ __forceinline__ int stages_ahead(int block, int more) {
-    return LAG == 0 || more == 0 || block < more ? STAGES - 1 : STAGES - 1 - LAG;
-}
-
-// Waits for the oldest stage of so many.
-__device__ __forceinline__ void wait_for_stage(int ahead) {
-    if (ahead == STAGES - 1) wait_for_copies<STAGES - 2>();
-    else wait_for_copies<STAGES - 2 - LAG>();
 }
 
 __device__ __forceinline__ u32 next_slot(u32 slot) {

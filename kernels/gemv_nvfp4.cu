@@ -25,6 +25,7 @@
 
 #include "gemv.cuh"
 
+#define FETCHES (FORM != 2)               // nothing is known to follow a head
 #if FORM == 2
 #define OUTPUT float
 #else
@@ -34,10 +35,9 @@
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
 gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
            const u32* __restrict__ scales, const float* __restrict__ row_scales, int each,
-           int more, int num_outputs, float cap) {
+           int more, int num_outputs, float cap, const __grid_constant__ FetchAhead fetch) {
     const int lane = own_lane(), warp = own_warp(), t = lane & 3;
     const int block = blockIdx.x, row_tile = block * each + min(block, more);
-    const int ahead = stages_ahead(block, more);
     const int count = each + (block < more), first_tile = warp * WARP_TILES;
     u8* ring = gemv_memory + warp * RING_BYTES;
     u8* row = gemv_memory + K_WARPS * RING_BYTES + first_tile * ROW_TILE_BYTES;
@@ -48,7 +48,7 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
                      (const uint4*)scales + start * SCALE_VECTORS + lane, 0, count * WARP_STAGES};
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) {
-        if (i < ahead) request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
+        request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
         commit_copies();
     }
     u32 own_scale = 0;
@@ -57,13 +57,16 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
     wait_for_previous_kernel();
     place_row(row, nullptr, x + first_tile * TILE_COLUMNS, first_tile, lane);
 
-    u32 slot = 0, free = ahead * STAGE_BYTES;
+    const int ask_at = warp == K_WARPS - 1 ? max(count - fetch.early, 0) : -1;
+    u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1
-    for (int r = 0; r < count; ++r) {
+    for (int r = 0; FETCHES || r < count; ++r) {
+        if (FETCHES && r == ask_at) fetch_ahead(fetch, lane);
+        if (FETCHES && r == count) break;
         float acc[2][1][4] = {};
 #pragma unroll 1
         for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {
-            wait_for_stage(ahead);
+            wait_for_copies<STAGES - 2>();
             __syncwarp();                // all lanes' copies, and all have read the free stage
             request_stage(ring + free + lane * 16, next, lane);
             commit_copies();
@@ -80,7 +83,7 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
                     activations[0].half[h] = *(const uint4*)(part + i * ROW_TILE_BYTES + h * 64);
                 multiply_tile<1>(acc, w, activations);
             }
-            free = LAG ? next_slot(free) : slot;
+            free = slot;
             slot = next_slot(slot);
         }
         leave_totals(totals + (r * K_WARPS + warp) * TILE_ROWS, acc[0][0][0] + acc[1][0][0],

@@ -16,6 +16,7 @@ import numpy as np
 
 from gemma_thor_ros.ops import device, gemv
 from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.fetch_ahead import NOTHING, FetchAhead
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments, row_tiles
 from gemma_thor_ros.ops.geglu import geglu_ref
 from gemma_thor_ros.ops.linear import StoredWeight, values
@@ -49,15 +50,19 @@ def gemm_nvfp4_ref(out: Array, x: Array, parts: Sequence[StoredWeight], *,
         out[...] = product
 
 
-def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
-    """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows."""
+def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
+               ahead: FetchAhead = NOTHING) -> None:
+    """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows.
+
+    ahead: what the launch of one row alone asks for behind its own weights.
+    """
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
                        x=x)['T']
     single = single_spec(
         weight.columns, weight.interleaved, device.has_e2m1_conversion(), weight.num_row_tiles,
         device.info().shared_bytes_per_block) if num_tokens == 1 else None
     if single:
-        launch_single(out, x, weight, single, 1.0, stream)
+        launch_single(out, x, weight, single, 1.0, stream, ahead)
         return
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.interleaved,
                                   device.has_e2m1_conversion(), weight.num_row_tiles))
@@ -70,14 +75,14 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
 
 
 def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, cap: float,
-                  stream: Any) -> None:
+                  stream: Any, ahead: FetchAhead = NOTHING) -> None:
     """Enqueue the kernel of one row alone; cap: the head's."""
     values = dict(single.defines)
     share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
                        values['MIN_BLOCKS'])
     device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, share.each, share.more,
-                   weight.num_outputs, cap), stream, gemv.launch_bytes(
+                   weight.num_outputs, cap, ahead), stream, gemv.launch_bytes(
                        values, TILE_BYTES, 0, device.info().shared_bytes_per_block))
 
 

@@ -39,9 +39,7 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
 
     cut: warps and tiles of each; sums: numbers that are kept of each column tile; shared_limit:
     bytes that a block may ask for. None: the cut leaves columns over, memory does not suffice, or
-    the second row tile of a few multiprocessors would cost more than there is to gain. LAG: of
-    three stages that are under way blocks that have a row tile less than others keep two, where
-    the number of row tiles of each is small.
+    the second row tile of a few multiprocessors would cost more than there is to gain.
     """
     warps, tiles = cut
     column_tiles = -(-columns // TILE_COLUMNS)
@@ -54,7 +52,6 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
     for resident in range(most, 0, -1):
         for stage_tiles, stages in rings:
             found = {**fixed, 'STAGE_TILES': stage_tiles, 'STAGES': stages,
-                     'LAG': int(num_row_tiles <= FEW and resident == 1 and stages == 4),
                      'MIN_BLOCKS': resident, **override}
             ring = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
             if (found['WARP_TILES'] % found['STAGE_TILES'] == 0
