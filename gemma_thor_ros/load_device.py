@@ -230,7 +230,7 @@ def text_specs(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype) -> li
     specs += matrix_specs(
         config.hidden_size, config.intermediate_size, geometries,
         (config.num_experts, config.top_k_experts, config.moe_intermediate_size) if moe else None,
-        limit, hardware)
+        limit, hardware, device.info().num_multiprocessors)
     return specs + prefill_specs(geometries, config.num_experts, page_size, kv_dtype == 'fp8',
                                  limit, hardware)
 

@@ -53,7 +53,7 @@ MOST_IN_CHECK = 150                      # compilations of a check: a minute or 
 SMALLEST_ENTRY = 24                      # instructions; an empty one has about 8
 # Entries that multiply matrices must show it in the machine code.
 MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4', 'gemv_affine',
-                  'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down', 'attention_decode',
+                  'stream_nvfp4', 'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down', 'attention_decode',
                   'attention_append', 'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16',
                   'prefill_attention', 'draft_attention', 'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted
@@ -86,6 +86,9 @@ ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
 # Shared memory that a block may ask for, in KB.
 SHARED_KB = {'sm_80': 163, 'sm_86': 99, 'sm_89': 99, 'sm_90a': 227, 'sm_100a': 227,
              'sm_103a': 227, 'sm_110a': 227, 'sm_120a': 99, 'sm_121a': 99}
+# Of an A100, RTX 3090, RTX 4090, H200, B200, B300, Thor, RTX 5090, GB10.
+MULTIPROCESSORS = {'sm_80': 108, 'sm_86': 82, 'sm_89': 128, 'sm_90a': 132, 'sm_100a': 148,
+                   'sm_103a': 148, 'sm_110a': 20, 'sm_120a': 170, 'sm_121a': 48}
 
 
 class Model(NamedTuple):
@@ -139,7 +142,7 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
             for hardware in ways | {False} if arch == 'sm_110a' else ways:
                 specs += matrix_specs(model.hidden_size, model.intermediate_size,
                                       model.geometries, model.experts, SHARED_KB[arch] * 1024,
-                                      hardware)
+                                      hardware, MULTIPROCESSORS[arch])
                 for fp8 in (False, True):
                     specs += prefill_specs(model.geometries, experts[0] if experts else 0,
                                            PAGE_SIZE, fp8, SHARED_KB[arch] * 1024, hardware)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gemma_thor_ros.ops import device, gemv
+from gemma_thor_ros.ops import device, gemv, stream_nvfp4
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fetch_ahead import NOTHING, FetchAhead
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments, row_tiles
@@ -31,6 +31,7 @@ _MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 regi
 _REGISTERS = 56                          # of a thread, for as many resident blocks as that lets
 _LIGHT_WARPS = 12                        # with so many, and 4 tiles each, there is more choice:
 _FEW_TILES = 264                         # row tiles of which two a multiprocessor are enough
+_FEWEST_STREAMED = 3                     # row tiles of a multiprocessor
 _MANY_THREADS = 1536                     # of a multiprocessor, else; leaves 40 registers a thread
 
 
@@ -58,15 +59,18 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
     """
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
                        x=x)['T']
-    single = single_spec(
-        weight.columns, weight.interleaved, device.has_e2m1_conversion(), weight.num_row_tiles,
-        device.info().shared_bytes_per_block) if num_tokens == 1 else None
-    if single:
-        launch_single(out, x, weight, single, 1.0, stream, ahead)
+    info = device.info()
+    served = served_spec(weight.columns, num_tokens, weight.interleaved,
+                         device.has_e2m1_conversion(), weight.num_row_tiles,
+                         info.shared_bytes_per_block, info.num_multiprocessors)
+    if served.file == 'gemv_nvfp4':
+        launch_single(out, x, weight, served, 1.0, stream, ahead)
         return
-    kernel = device.compiled(spec(weight.columns, num_tokens, weight.interleaved,
-                                  device.has_e2m1_conversion(), weight.num_row_tiles))
-    constants = dict(kernel.spec.defines)
+    if served.file == 'stream_nvfp4':
+        _launch_stream(out, x, weight, served, num_tokens, stream)
+        return
+    kernel = device.compiled(served)
+    constants = dict(served.defines)
     tiles = weight.num_row_tiles
     grid = (-(-tiles // constants['ROW_TILES']), -(-num_tokens // ROWS_PER_LAUNCH_TILE))
     device.launch(kernel, grid, constants['K_WARPS'] * 32,
@@ -86,6 +90,18 @@ def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, 
                        values, TILE_BYTES, 0, device.info().shared_bytes_per_block))
 
 
+def _launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
+                   num_tokens: int, stream: Any) -> None:
+    values = dict(streamed.defines)
+    share = stream_nvfp4.share(weight.num_row_tiles, device.info().num_multiprocessors,
+                               values['CLUSTER'])
+    device.launch(device.compiled(streamed),
+                  (share.clusters * values['CLUSTER'], -(-num_tokens // ROWS_PER_LAUNCH_TILE)),
+                  stream_nvfp4.warps(values) * 32,
+                  (out, x, weight.codes, weight.scales, weight.row_scales, num_tokens, share.each,
+                   share.more, weight.num_outputs), stream, stream_nvfp4.shared_bytes(values))
+
+
 @cache
 def single_spec(columns: int, interleaved: bool, hardware: bool, num_row_tiles: int,
                 shared_limit: int, head: bool = False, **override: int) -> KernelSpec | None:
@@ -96,6 +112,27 @@ def single_spec(columns: int, interleaved: bool, hardware: bool, num_row_tiles: 
         return None
     return KernelSpec.of('gemv_nvfp4', **values, FORM=2 if head else int(interleaved),
                          E2M1_HARDWARE=int(hardware))
+
+
+def served_spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool,
+                num_row_tiles: int, shared_limit: int, multiprocessors: int) -> KernelSpec:
+    """What serves so many rows: one row's own kernel or a stream where it can, else `spec`'s."""
+    if num_tokens == 1:
+        found = single_spec(columns, interleaved, hardware, num_row_tiles, shared_limit)
+    else:
+        found = stream_spec(columns, num_tokens, interleaved, hardware, num_row_tiles,
+                            shared_limit, multiprocessors)
+    return found or spec(columns, num_tokens, interleaved, hardware, num_row_tiles)
+
+
+def stream_spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool,
+                num_row_tiles: int, shared_limit: int, multiprocessors: int,
+                **override: int) -> KernelSpec | None:
+    """What is compiled for 2 rows or more as a stream; None: `spec` serves them."""
+    if num_row_tiles < _FEWEST_STREAMED * multiprocessors and not override:
+        return None
+    return stream_nvfp4.spec(columns, num_tokens, interleaved, hardware, num_row_tiles,
+                             cut(columns), shared_limit, multiprocessors, **override)
 
 
 def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_row_tiles: int,

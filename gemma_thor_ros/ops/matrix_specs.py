@@ -19,10 +19,11 @@ ROWS = (1, 8, 16)                        # one row alone, and the most of either
 
 def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geometry],
                  experts: tuple[int, int, int] | None, shared_limit: int, hardware: bool,
-                 rows: Iterable[int] = ROWS) -> list[KernelSpec]:
+                 multiprocessors: int, rows: Iterable[int] = ROWS) -> list[KernelSpec]:
     """Every spec of one model with NVFP4 weights and either head, each once.
 
     experts: (E, K, I) of a mixture, else None. shared_limit: bytes that a block may ask for.
+    multiprocessors: of the device.
     """
     matrices = [(intermediate_size, hidden_size)]      # (M, N)
     for shape in geometries:
@@ -33,10 +34,9 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
     for count in rows:
         uses = [(*matrix, False) for matrix in matrices]
         for columns, outputs, pair in [*uses, (hidden_size, intermediate_size, True)]:
-            single = gemm_nvfp4.single_spec(columns, pair, hardware, row_tiles(outputs, pair),
-                                            shared_limit)
-            specs.append(single if single and count == 1 else gemm_nvfp4.spec(
-                columns, count, pair, hardware, row_tiles(outputs, pair)))
+            specs.append(gemm_nvfp4.served_spec(columns, count, pair, hardware,
+                                                row_tiles(outputs, pair), shared_limit,
+                                                multiprocessors))
         specs += [head_nvfp4.served_spec(hidden_size, count, shared_limit, hardware),
                   gemm_bf16.spec(hidden_size, count, True)]
     if experts:

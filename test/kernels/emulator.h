@@ -4,8 +4,11 @@
 // Runs the kernels' own source on a CPU, compiled as C++: one block after the other, each thread a
 // fibre that runs until a barrier or a warp instruction stops it. A warp runs as far as it gets
 // before the next one does; every second block runs its warps in descending order, and every
-// second launch its blocks: so a missing barrier shows. Shared memory is filled with NaN patterns before every block. What common.cuh writes in
-// PTX is written here in C++. Says nothing about speed, overlap between blocks or launches, or the
+// second launch its blocks: so a missing barrier shows. Shared memory is filled with NaN patterns
+// before every block. The CLUSTER blocks of a cluster run by turns, each until a barrier stops it,
+// and shared memory is changed for that of the block that runs; so do all blocks of a launch whose
+// blocks wait for arrivals (arrivals.cuh). What common.cuh writes in PTX is
+// written here in C++. Says nothing about speed, overlap between blocks or launches, or the
 // memory model; the matrix instruction adds in double precision.
 
 #include <ucontext.h>
@@ -13,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -22,9 +26,13 @@
 #define __forceinline__ inline
 #define __restrict__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section("emulated_shared")))
 #define __CUDA_ARCH__ 800
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -52,7 +60,13 @@ using std::min;
 namespace emulator {
 
 constexpr size_t stack_bytes = 256 << 10;
+#ifndef ARRIVALS
+constexpr int most_together = CLUSTER;   // blocks that run by turns
 constexpr int max_threads = 1024;
+#else
+constexpr int most_together = 16;
+constexpr int max_threads = 4096;
+#endif
 
 struct Barrier {
     int arrived = 0;
@@ -68,13 +82,18 @@ struct Warp {
 static ucontext_t scheduler, contexts[max_threads];
 static u8* stacks = nullptr;
 static Warp warps[max_threads / 32];
-static Barrier block;
+static Barrier blocks[most_together], cluster;
 static int count_votes[2];
-static int num_live, current;
-static Barrier pairs[17];                // of two warps, by name
+static int num_live[most_together], cluster_live;
+static int current, rank;                // the fibre, and the block in its cluster, that run
+static std::vector<u8> memories[most_together];        // shared memory of the blocks that do not run
+static Barrier pairs[most_together][17]; // of two warps, by name
 static const Barrier* held_by[max_threads];      // which a thread waits for, since which generation
 static u32 since[max_threads];
 static bool finished[max_threads];
+static const u32* counters[max_threads]; // which a thread waits for, to be at least so much
+static u32 least[max_threads];
+static u32 arrived_since[max_threads];   // at the barrier of the cluster
 
 struct Copy {
     void* to;
@@ -103,7 +122,7 @@ inline void arrive(Barrier& barrier, const int& expected) {
     }
 }
 
-inline Warp& my_warp() { return warps[threadIdx.x / 32]; }
+inline Warp& my_warp() { return warps[current / 32]; }
 
 // Hands in `count` words, waits for the warp, and gives what all lanes handed in.
 inline u64 (*exchange(const u64* words, int count))[8] {
@@ -117,46 +136,85 @@ inline u64 (*exchange(const u64* words, int count))[8] {
 static void run_fibre() {
     body();
     finished[current] = true;
-    --num_live;
+    --num_live[rank];
+    --cluster_live;
     --my_warp().live;
     swapcontext(&contexts[current], &scheduler);
 }
 
-static void run_block(int num_threads) {
-    if (stacks == nullptr) stacks = (u8*)malloc(stack_bytes * max_threads);
-    block = Barrier();
-    num_live = num_threads;
-    for (Warp& warp : warps) warp.barrier = Barrier(), warp.live = 0;
-    for (Barrier& pair : pairs) pair = Barrier();
-    for (int t = 0; t < num_threads; ++t) {
-        finished[t] = false;
-        held_by[t] = nullptr;
-        copies[t].clear();
-        groups[t] = 0;
-        ++warps[t / 32].live;
-        getcontext(&contexts[t]);
-        contexts[t].uc_stack.ss_sp = stacks + t * stack_bytes;
-        contexts[t].uc_stack.ss_size = stack_bytes;
-        contexts[t].uc_link = nullptr;
-        makecontext(&contexts[t], run_fibre, 0);
+inline bool waits(int fibre) {
+    return finished[fibre] || (held_by[fibre] && since[fibre] == held_by[fibre]->generation)
+        || (counters[fibre] && *counters[fibre] < least[fibre]);
+}
+
+// Runs a warp as far as it gets; whether that was anywhere.
+static bool run_warp(int first, int end, int first_of_block) {
+    bool ran = true, any = false;
+    while (ran) {
+        ran = false;
+        for (int fibre = first; fibre < end; ++fibre) {
+            if (waits(fibre)) continue;
+            ran = any = true;
+            current = fibre;
+            threadIdx = {(u32)(fibre - first_of_block), 0, 0};
+            swapcontext(&scheduler, &contexts[fibre]);
+        }
     }
-    static u32 num_blocks = 0;
-    const bool backwards = num_blocks++ % 2 == 1;
-    const int num_warps = (num_threads + 31) / 32;
-    while (num_live > 0) {
-        for (int i = 0; i < num_warps; ++i) {
-            const int first = (backwards ? num_warps - 1 - i : i) * 32;
-            bool ran = true;
-            while (ran) {
+    return any;
+}
+
+// The blocks of a cluster, or one, or all; blockIdx is the first's.
+static void run_together(int num_blocks, int num_threads, u8* shared, size_t shared_bytes) {
+    if (stacks == nullptr) stacks = (u8*)malloc(stack_bytes * max_threads);
+    const int num_warps = (num_threads + 31) / 32, stride = num_warps * 32;
+    if (num_blocks > most_together || num_blocks * stride > max_threads) abort();
+    cluster = Barrier();
+    cluster_live = num_blocks * num_threads;
+    for (Warp& warp : warps) warp.barrier = Barrier(), warp.live = 0;
+    for (auto& named : pairs)
+        for (Barrier& pair : named) pair = Barrier();
+    for (int b = 0; b < num_blocks; ++b) {
+        blocks[b] = Barrier();
+        num_live[b] = num_threads;
+        memset(shared, 0xFF, shared_bytes);
+        if (num_blocks > 1) memories[b].assign(shared, shared + shared_bytes);
+        for (int t = b * stride; t < b * stride + num_threads; ++t) {
+            finished[t] = false;
+            held_by[t] = nullptr;
+            counters[t] = nullptr;
+            copies[t].clear();
+            groups[t] = 0;
+            ++warps[t / 32].live;
+            getcontext(&contexts[t]);
+            contexts[t].uc_stack.ss_sp = stacks + t * stack_bytes;
+            contexts[t].uc_stack.ss_size = stack_bytes;
+            contexts[t].uc_link = nullptr;
+            makecontext(&contexts[t], run_fibre, 0);
+        }
+    }
+    static u32 num_clusters = 0;
+    const bool backwards = num_clusters++ % 2 == 1;
+    const u32 first_block = blockIdx.x;
+    for (bool any = true; cluster_live > 0;) {
+        if (!any) {
+            fprintf(stderr, "what blocks wait for never comes\n");
+            abort();
+        }
+        any = false;
+        for (int i = 0; i < num_blocks; ++i) {
+            rank = backwards ? num_blocks - 1 - i : i;
+            blockIdx.x = first_block + rank;
+            if (num_blocks > 1) memcpy(shared, memories[rank].data(), shared_bytes);
+            for (bool ran = true; ran;) {
                 ran = false;
-                for (int t = first; t < min(first + 32, num_threads); ++t) {
-                    if (finished[t] || (held_by[t] && since[t] == held_by[t]->generation)) continue;
-                    ran = true;
-                    current = t;
-                    threadIdx = {(u32)t, 0, 0};
-                    swapcontext(&scheduler, &contexts[t]);
+                for (int w = 0; w < num_warps; ++w) {
+                    const int first = rank * stride + (backwards ? num_warps - 1 - w : w) * 32;
+                    ran |= run_warp(first, min(first + 32, rank * stride + num_threads),
+                                    rank * stride);
                 }
+                any |= ran;
             }
+            if (num_blocks > 1) memcpy(memories[rank].data(), shared, shared_bytes);
         }
     }
 }
@@ -185,31 +243,38 @@ static void run_grid(void (*body)(), const u32* grid, const u32* threads) {
     blockDim = {threads[0], 1, 1};
     static u32 num_launches = 0;
     const bool backwards = num_launches++ % 2 == 1;
-    const u64 count = (u64)grid[0] * grid[1] * grid[2];
+#ifdef ARRIVALS
+    const u32 together = grid[0];
+#else
+    const u32 together = CLUSTER;
+#endif
+    if (grid[0] % together != 0) abort();
+    const u64 count = (u64)grid[0] * grid[1] * grid[2] / together;
     for (u64 i = 0; i < count; ++i) {
-        const u64 b = backwards ? count - 1 - i : i;
-        memset(__start_emulated_shared, 0xFF, __stop_emulated_shared - __start_emulated_shared);
-        const u64 row = b / grid[0];
+        const u64 b = (backwards ? count - 1 - i : i) * together, row = b / grid[0];
         blockIdx = {(u32)(b % grid[0]), (u32)(row % grid[1]), (u32)(row / grid[1])};
-        emulator::run_block(threads[0]);
+        emulator::run_together(together, threads[0], (u8*)__start_emulated_shared,
+                               __stop_emulated_shared - __start_emulated_shared);
     }
 }
 
 // ---- CUDA's functions ------------------------------------------------------------------------
 
 inline void hold(emulator::Barrier& barrier, const int& expected) {
-    const u32 thread = threadIdx.x;
+    const int thread = emulator::current;
     emulator::held_by[thread] = &barrier;
     emulator::since[thread] = barrier.generation;
     emulator::arrive(barrier, expected);
     emulator::held_by[thread] = nullptr;
 }
 
-inline void __syncthreads() { hold(emulator::block, emulator::num_live); }
+inline void __syncthreads() {
+    hold(emulator::blocks[emulator::rank], emulator::num_live[emulator::rank]);
+}
 
 inline void pair_barrier(int pair) {
     const int two_warps = 64;
-    hold(emulator::pairs[pair], two_warps);
+    hold(emulator::pairs[emulator::rank][pair], two_warps);
 }
 
 inline void __syncwarp() {
@@ -219,7 +284,7 @@ inline void __syncwarp() {
 inline void __threadfence() {}
 
 inline int __syncthreads_count(int vote) {
-    const int side = emulator::block.generation & 1;
+    const int side = emulator::blocks[emulator::rank].generation & 1;
     emulator::count_votes[side] += vote != 0;
     __syncthreads();
     const int count = emulator::count_votes[side];
@@ -294,6 +359,27 @@ template <typename T> T atomicOr(T* p, T x) {
 }
 
 inline u32 take_ticket(u32* counter) { return (*counter)++; }
+
+inline void add_arrivals(u32* counter, u32 count) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) *counter += count;
+}
+
+inline u32 read_arrivals(const u32* counter) { return *counter; }
+
+inline void wait_for_arrivals(const u32* counter, u32 all) {
+    const int thread = emulator::current;
+    emulator::counters[thread] = counter;
+    emulator::least[thread] = all;
+    while (*counter < all) emulator::yield();
+    emulator::counters[thread] = nullptr;
+    __syncwarp();
+}
+
+inline void pass_arrivals(u32* counter, u32 last) {
+    if (threadIdx.x % 32 == 0) *counter = *counter >= last ? 0 : *counter + 1;
+}
+
 template <typename T> T __ldcg(const T* p) { return *p; }
 template <typename T> T __ldg(const T* p) { return *p; }
 
@@ -399,7 +485,7 @@ inline uint4 load_activations(const void* p) { return *(const uint4*)p; }
 
 // Asynchronous copies happen at the last moment, in the wait, so that a missing one shows.
 inline void copy_async(void* to, const void* from, bool real) {
-    emulator::copies[threadIdx.x].push_back({to, from, real, emulator::groups[threadIdx.x], 16});
+    emulator::copies[emulator::current].push_back({to, from, real, emulator::groups[emulator::current], 16});
 }
 
 typedef u64 SharedAddress;
@@ -415,21 +501,52 @@ inline void copy_weights(SharedAddress to, const void* from) {
 }
 
 inline void copy_pair(SharedAddress to, const void* from) {
-    emulator::copies[threadIdx.x].push_back(
-        {(void*)to, from, true, emulator::groups[threadIdx.x], 8});
+    emulator::copies[emulator::current].push_back(
+        {(void*)to, from, true, emulator::groups[emulator::current], 8});
 }
 
-inline void commit_copies() { ++emulator::groups[threadIdx.x]; }
+inline void commit_copies() { ++emulator::groups[emulator::current]; }
 
 template <int PENDING> void wait_for_copies() {
-    auto& copies = emulator::copies[threadIdx.x];
-    const int done = emulator::groups[threadIdx.x] - PENDING;
+    auto& copies = emulator::copies[emulator::current];
+    const int done = emulator::groups[emulator::current] - PENDING;
     size_t count = 0;
     for (; count < copies.size() && copies[count].group < done; ++count) {
         if (copies[count].real) memcpy(copies[count].to, copies[count].from, copies[count].size);
         else memset(copies[count].to, 0, copies[count].size);
     }
     copies.erase(copies.begin(), copies.begin() + count);
+}
+
+// Of cluster.cuh.
+typedef u64 PeerAddress;                 // the rank in the upper 16 bits
+
+inline void arrive_at_cluster() {
+    if (CLUSTER == 1) return;
+    emulator::Barrier& cluster = emulator::cluster;
+    emulator::arrived_since[emulator::current] = cluster.generation;
+    if (++cluster.arrived < emulator::cluster_live) return;
+    cluster.arrived = 0;
+    ++cluster.generation;
+}
+
+inline void wait_for_cluster() {
+    if (CLUSTER == 1) return;
+    const int thread = emulator::current;
+    emulator::held_by[thread] = &emulator::cluster;
+    emulator::since[thread] = emulator::arrived_since[thread];
+    while (emulator::cluster.generation == emulator::since[thread]) emulator::yield();
+    emulator::held_by[thread] = nullptr;
+}
+
+inline PeerAddress address_in_peer(float* own, int rank) { return (u64)own | (u64)rank << 48; }
+
+inline void store_in_peer(PeerAddress to, int offset, float value) {
+    const int rank = (int)(to >> 48);
+    u8* own = (u8*)(to & ((u64)1 << 48) - 1) + 4 * offset;
+    if (rank != emulator::rank)
+        own = emulator::memories[rank].data() + (own - (u8*)__start_emulated_shared);
+    memcpy(own, &value, sizeof value);
 }
 
 inline void load_transposed(u32 (&m)[4], const void* row) {

@@ -27,6 +27,7 @@ from gemma_thor_ros.ops import (
     moe_nvfp4,
     moe_route,
     rms_norm,
+    stream_nvfp4,
 )
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops.compile import KernelSpec
@@ -36,11 +37,12 @@ ARCH = 'sm_90a'                          # the first that has the wait
 GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
 SINGLE = gemm_nvfp4.single_spec(5376, True, False, 2688, 232448)
 SINGLE_AFFINE = gemm_affine.single_spec(5376, 4, 64, 'geglu', 232448, num_row_tiles=2688)
-assert SINGLE and SINGLE_AFFINE
+STREAM = stream_nvfp4.spec(2816, 16, False, False, 512, (11, 4), 232448)
+assert SINGLE and SINGLE_AFFINE and STREAM
 # spec, loads that lie before the wait: tiles of weights with their scales, weights of norms
 WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           (gemm_affine.spec(5376, 8, 4, 64, num_row_tiles=1024), 2 * 4), (SINGLE, 2 * 3 + 1),
-          (SINGLE_AFFINE, 3 * 3),
+          (SINGLE_AFFINE, 3 * 3), (STREAM, 2 * 5 + 1),
           (moe_route.spec(2816, 128, 8), 6), (rms_norm.spec('rms_norm_add', 2816, outputs=3), 8),
           (moe_nvfp4.gate_up_spec(2816, 1, 8, 128, False, 3), 5),
           (moe_nvfp4.down_spec(704, 1, 8, 128, False, 3), 2 * 5),
@@ -83,7 +85,7 @@ def loads_into_registers(archs: ModuleType, spec: KernelSpec) -> list[str]:
 
 @pytest.mark.parametrize('spec', [moe_nvfp4.gate_up_spec(2816, 16, 8, 128, False, 3),
                                   moe_nvfp4.down_spec(704, 16, 8, 128, False, 3), SINGLE,
-                                  SINGLE_AFFINE],
+                                  SINGLE_AFFINE, STREAM],
                          ids=lambda spec: spec.entry)
 def test_streamed_weights_do_not_wait_in_registers(archs: ModuleType, spec: KernelSpec) -> None:
     assert loads_into_registers(archs, spec) == []

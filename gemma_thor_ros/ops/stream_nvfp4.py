@@ -1,0 +1,139 @@
+# Copyright 2026 The gemma_thor_ros developers
+# SPDX-License-Identifier: Apache-2.0
+"""How the products of 2 to 16 rows are shared out: constants and blocks of stream_nvfp4.cu.
+
+Knows no arrays: gemm_nvfp4, whose cut of the columns it keeps, launches what this plans.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS
+
+MULTIPROCESSORS = 132                    # of an H200, where the costs below were measured
+TILE_BYTES = 576                         # codes and scales
+_CLUSTER_BYTES = 200 << 10               # devices whose blocks have as much have clusters, too
+_FIXED_BYTES = 512                       # of shared memory: the scales of the rows
+CLUSTERS = (1,)                          # blocks of one, that are considered
+_MOST_WARPS = 16
+_MOST_ROW_TILES = 64                     # of a cluster: what the scales have room for
+_REGISTERS = 65536
+# ns, of one multiprocessor of an H200 (bench/LOG.md)
+_WEIGHTS = 34.0                          # bytes of weights a ns, when all read
+_ROWS = 45.0                             # bytes a ns out of the L2
+_TILE_NS = 11.5                          # to decode and multiply a tile with up to 16 rows
+_TURN_NS, _CLUSTER_NS = 350.0, 500.0     # a meeting; more for one of several blocks
+_ENOUGH_BYTES = 40 << 10                 # under way keep the memory busy
+
+
+class Share(NamedTuple):
+    """Row tiles of the clusters: cluster b has `each`, and one more where b < `more`."""
+
+    clusters: int
+    each: int
+    more: int
+
+
+@cache
+def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_row_tiles: int,
+         cut: tuple[int, int], shared_limit: int, multiprocessors: int = MULTIPROCESSORS,
+         **override: int) -> KernelSpec | None:
+    """What is compiled, or None where gemm_nvfp4.cu serves; `override` is for measurements.
+
+    cut: parts of the columns and tiles of each. None: a part is not full, or the rows do not fit
+    into shared memory. The cheapest of all ways that fit; none changes a bit of the result.
+    """
+    parts, tiles = cut
+    column_tiles = -(-columns // TILE_COLUMNS)
+    if parts * tiles != column_tiles:
+        return None
+    fixed = {'COLUMNS': columns, 'COLUMN_TILES': column_tiles, 'K_WARPS': parts,
+             'WARP_TILES': tiles, 'BLOCKS': 1 if num_tokens <= 8 else 2, 'GEGLU': int(interleaved),
+             'E2M1_HARDWARE': int(hardware)}
+    best: tuple[float, dict[str, int]] | None = None
+    for cluster in CLUSTERS:
+        if override.get('CLUSTER', cluster) > (parts if shared_limit >= _CLUSTER_BYTES else 1):
+            continue
+        for teams in (1, 2, 3, 4):
+            for row_tiles in (1, 2, 3, 4):
+                for stage_tiles in (1, 2):
+                    values = {**fixed, 'CLUSTER': cluster, 'TEAMS': teams, 'ROW_TILES': row_tiles,
+                              'STAGE_TILES': stage_tiles, **override}
+                    values.setdefault('STAGES', _stages(values, shared_limit))
+                    if not fits(values, num_row_tiles, shared_limit, multiprocessors):
+                        continue
+                    found = cost(values, num_row_tiles, multiprocessors)
+                    if best is None or found < best[0]:
+                        best = found, values
+    return KernelSpec.of('stream_nvfp4', **best[1]) if best else None
+
+
+def share(num_row_tiles: int, multiprocessors: int, cluster: int) -> Share:
+    """One block on each multiprocessor, as far as clusters find enough of them in one place."""
+    usable = multiprocessors - (multiprocessors // 33 if cluster > 2 else 0)
+    clusters = max(1, min(num_row_tiles, usable // cluster))
+    return Share(clusters, num_row_tiles // clusters, num_row_tiles % clusters)
+
+
+def warps(values: dict[str, int]) -> int:
+    """Of a block."""
+    return -(-values['K_WARPS'] // values['CLUSTER']) * values['TEAMS']
+
+
+def shared_bytes(values: dict[str, int]) -> int:
+    """Dynamic shared memory of a block: rings, rows, totals."""
+    ring = values['STAGES'] * values['ROW_TILES'] * values['STAGE_TILES'] * TILE_BYTES
+    return warps(values) * ring + _rows_bytes(values) + _totals_bytes(values)
+
+
+def fits(values: dict[str, int], num_row_tiles: int, shared_limit: int,
+         multiprocessors: int) -> bool:
+    """Whether a block may be like this."""
+    count = warps(values)
+    _, each, more = share(num_row_tiles, multiprocessors, values['CLUSTER'])
+    return (count <= _MOST_WARPS and values['STAGES'] >= 2
+            and values['WARP_TILES'] % values['STAGE_TILES'] == 0
+            and each + bool(more) <= min(_MOST_ROW_TILES, 16 * count)
+            and _registers(values) * count * 32 <= _REGISTERS
+            and shared_bytes(values) + _FIXED_BYTES <= shared_limit)
+
+
+def cost(values: dict[str, int], num_row_tiles: int, multiprocessors: int) -> float:
+    """About how many ns a launch takes, to compare ways."""
+    _, each, more = share(num_row_tiles, multiprocessors, values['CLUSTER'])
+    most = each + bool(more)
+    at_once = values['TEAMS'] * values['ROW_TILES']
+    turns = -(-most // at_once)
+    tiles = -(-values['K_WARPS'] // values['CLUSTER']) * values['WARP_TILES']
+    ring = (values['STAGES'] - 1) * values['ROW_TILES'] * values['STAGE_TILES'] * TILE_BYTES
+    under_way = min(warps(values) * ring, most * tiles * TILE_BYTES)
+    reading = most * tiles * TILE_BYTES / _WEIGHTS * max(1.0, _ENOUGH_BYTES / under_way)
+    work = turns * at_once * tiles * _TILE_NS * max(1.0, 8 / warps(values))
+    work += turns * (_TURN_NS + _CLUSTER_NS * (values['CLUSTER'] > 1))
+    return max(reading, work) + _rows_bytes(values) / _ROWS + 0.1 * work
+
+
+def _stages(values: dict[str, int], shared_limit: int) -> int:
+    """As many as have room, or as there are."""
+    stage = warps(values) * values['ROW_TILES'] * values['STAGE_TILES'] * TILE_BYTES
+    room = shared_limit - _FIXED_BYTES - _rows_bytes(values) - _totals_bytes(values)
+    return min(room // stage, 8)
+
+
+def _rows_bytes(values: dict[str, int]) -> int:
+    parts = -(-values['K_WARPS'] // values['CLUSTER'])
+    return parts * values['WARP_TILES'] * values['BLOCKS'] * 1024
+
+
+def _totals_bytes(values: dict[str, int]) -> int:
+    tokens = 8 * values['BLOCKS'] // values['CLUSTER']
+    numbers = tokens * (20 if values['CLUSTER'] == 1 else 24)
+    return values['TEAMS'] * values['ROW_TILES'] * values['K_WARPS'] * numbers * 4
+
+
+def _registers(values: dict[str, int]) -> int:
+    """Of a thread, about: sums, a tile of rows, and what else a tile needs."""
+    return 48 + 8 * values['BLOCKS'] * (values['ROW_TILES'] + 1)
