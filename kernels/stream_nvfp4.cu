@@ -22,6 +22,9 @@
 //
 // Cluster b does row tiles b `each` + min(b, `more`) and on, one more where b < `more`.
 //
+// What it then asks for ahead (fetch_ahead.cuh) is asked by the last warp of each block, before its
+// last turn or behind it.
+//
 // Dynamic shared memory, in this order: a ring for each warp; the rows, BLOCKS * 1024 bytes a tile
 // of columns; totals.
 // PRECOND: M a multiple of 8, x and out 16-byte aligned; at most 16 rows a cluster (blockIdx.y);
@@ -34,6 +37,7 @@
 #include "prefill_tile.cuh"
 
 #include "cluster.cuh"
+#include "fetch_ahead.cuh"
 
 #define PARTS ((K_WARPS + CLUSTER - 1) / CLUSTER)
 #define WARPS (PARTS * TEAMS)
@@ -124,7 +128,7 @@ __device__ __forceinline__ float sum_of_parts(const float* totals, int token, in
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) BLOCKS_OF_CLUSTER
 stream_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
              const u32* __restrict__ scales, const float* __restrict__ row_scales, int num_tokens,
-             int each, int more, int num_outputs) {
+             int each, int more, int num_outputs, const __grid_constant__ FetchAhead fetch) {
     __shared__ float tile_scales[MOST_SCALES];
     const int lane = __shfl_sync(FULL_MASK, threadIdx.x & (WARP - 1), threadIdx.x);
     const int warp = __shfl_sync(FULL_MASK, (int)threadIdx.x / WARP, 0);
@@ -169,6 +173,8 @@ stream_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ code
 #pragma unroll 1
     for (int turn = 0; turn < count; turn += TURN) {
         const int first = turn + team * ROW_TILES;
+        const bool asks = warp == WARPS - 1 && blockIdx.y == 0 && turn + TURN >= count;
+        if (asks && fetch.early) fetch_ahead(fetch, lane);
         float acc[ROW_TILES][2][BLOCKS][4] = {};
         if (first < count && in_matrix) {
 #pragma unroll 1
@@ -200,6 +206,7 @@ stream_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ code
                 slot = slot == STAGES - 1 ? 0 : slot + 1;
             }
         }
+        if (asks && !fetch.early) fetch_ahead(fetch, lane);
         if (CLUSTER > 1) wait_for_cluster();         // all have begun, or read the totals before
         else if (turn > 0) __syncthreads();
 #pragma unroll

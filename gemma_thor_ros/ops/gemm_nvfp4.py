@@ -55,7 +55,7 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
                ahead: FetchAhead = NOTHING) -> None:
     """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows.
 
-    ahead: what the launch of one row alone asks for behind its own weights.
+    ahead: what a launch of one row alone, or of a stream, asks for behind its own weights.
     """
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
                        x=x)['T']
@@ -67,7 +67,7 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
         launch_single(out, x, weight, served, 1.0, stream, ahead)
         return
     if served.file == 'stream_nvfp4':
-        _launch_stream(out, x, weight, served, num_tokens, stream)
+        _launch_stream(out, x, weight, served, num_tokens, stream, ahead)
         return
     kernel = device.compiled(served)
     constants = dict(served.defines)
@@ -87,11 +87,11 @@ def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, 
     device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, share.each, share.more,
                    weight.num_outputs, cap, ahead), stream, gemv.launch_bytes(
-                       values, TILE_BYTES, 0, device.info().shared_bytes_per_block))
+                       values, TILE_BYTES, 0, device.info().shared_bytes_per_block, share))
 
 
 def _launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
-                   num_tokens: int, stream: Any) -> None:
+                   num_tokens: int, stream: Any, ahead: FetchAhead) -> None:
     values = dict(streamed.defines)
     share = stream_nvfp4.share(weight.num_row_tiles, device.info().num_multiprocessors,
                                values['CLUSTER'])
@@ -99,7 +99,7 @@ def _launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpe
                   (share.clusters * values['CLUSTER'], -(-num_tokens // ROWS_PER_LAUNCH_TILE)),
                   stream_nvfp4.warps(values) * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, num_tokens, share.each,
-                   share.more, weight.num_outputs), stream, stream_nvfp4.shared_bytes(values))
+                   share.more, weight.num_outputs, ahead), stream, stream_nvfp4.shared_bytes(values))
 
 
 @cache
