@@ -1,12 +1,14 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Times a step's graph with different amounts fetched ahead into the L2 cache.
+"""Times a step's graph with different amounts fetched ahead into the L2 cache, and other rings.
 
-    python bench/fetch_ahead.py --preset 12b --format nvfp4 [--layers 12] [--rows 1]
+    python bench/fetch_ahead.py --preset 12b --format nvfp4 [--layers 12] [--rows 1] [--rings]
         [--receipt FILE.json] [--commit HASH]
 
 Random weights of true shapes, one sequence at depth 256. Each place of a layer (qkv, o, gate_up,
 down) tries some amounts, with the best of the others; then the best plan and none at more depths.
+--rings: before that each product of one row tries other rings and resident blocks in the step,
+where what is best for a launch among its like may leave no room for the next one.
 """
 
 from __future__ import annotations
@@ -14,23 +16,32 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gemma_thor_ros.cli.bench import uses_of
 from gemma_thor_ros.cli.bench_model import random_model
 from gemma_thor_ros.cli.bench_records import Records
+from gemma_thor_ros.load_device import compile_ahead, compile_specs
 from gemma_thor_ros.models.batch import Batch, Role, Span
+from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.models.cuda_inputs import Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4
-from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops import compile as compiler
+from gemma_thor_ros.ops import device, gemm_affine, gemm_nvfp4, gemv
+from gemma_thor_ros.ops.affine_specs import affine_specs
 from gemma_thor_ros.ops.fetch_plan import FetchPlan, nbytes
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
 from gemma_thor_ros.ops.step_times import times_us
 from gemma_thor_ros.weights.mlx_modules import setting_of
+from gemma_thor_ros.weights.presets import preset_config
 
 PAGE_SIZE = 64
 DEPTHS = (256, 1024, 4096, 16384)
@@ -53,6 +64,50 @@ def step(model: CudaGemma4, depth: int, rows: int) -> None:
     model.choose(batch, cache, [SampleRow(settings, depth + 1 + i) for i in range(rows)])
 
 
+class Rings:
+    """Other constants than the products' own, by columns and row tiles of the weight."""
+
+    def __init__(self, affine: bool) -> None:
+        self.module: Any = gemm_affine if affine else gemm_nvfp4
+        self.chosen: dict[tuple[int, int], dict[str, int]] = {}
+        self.asked: dict[tuple[int, int], Any] = {}  # arguments of single_spec
+        self._original: Callable[..., Any] = self.module.single_spec
+        self.module.single_spec = self._spec
+
+    def key(self, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, int]:
+        """Columns and row tiles."""
+        return args[0], options['num_row_tiles'] if 'num_row_tiles' in options else args[3]
+
+    def _spec(self, *args: Any, **options: Any) -> Any:
+        self.asked[self.key(args, options)] = args, options
+        return self._original(*args, **options, **self.chosen.get(self.key(args, options), {}))
+
+    def variants(self, key: tuple[int, int]) -> list[dict[str, int]]:
+        """Rings of 1 to 14 KB a warp that fit; all are compiled together."""
+        args, options = self.asked[key]
+        spec = self._original(*args, **options) or self._original(
+            *args, **options, STAGE_TILES=2, STAGES=2, MIN_BLOCKS=1)
+        if spec is None:
+            return []
+        own, limit = dict(spec.defines), device.info().shared_bytes_per_block
+        affine = self.module is gemm_affine
+        tile_bytes, sums = (128 * args[1] + 64, 1) if affine else (gemm_nvfp4.TILE_BYTES, 0)
+        found = []
+        for resident in range(1, max(1, 32 // own['K_WARPS']) + 1):
+            for tiles in (1, 2, 3, 4, 5, 6, 7):
+                for stages in (2, 3, 4, 6, 8):
+                    variant = {'STAGE_TILES': tiles, 'STAGES': stages, 'MIN_BLOCKS': resident}
+                    under_way = (stages - 1) * tiles * tile_bytes * own['K_WARPS'] * resident
+                    if (own['WARP_TILES'] % tiles == 0 and 24000 <= under_way <= 110000
+                            and resident >= own['MIN_BLOCKS'] - 1 and (tiles > 1 or stages == 6)
+                            and gemv.fits({**own, **variant}, tile_bytes, sums, limit)):
+                        found.append(variant)
+        specs = [self._original(*args, **options, **variant) for variant in found]
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda one: compiler.cached_cubin(one, device.info().arch), specs))
+        return found
+
+
 class Sweep:
     """Times plans for one model; prints and keeps each."""
 
@@ -62,7 +117,7 @@ class Sweep:
         self.depth = DEPTHS[0]
         step(model, self.depth, rows)
 
-    def us(self, plan: FetchPlan) -> float:
+    def us(self, plan: FetchPlan, **context: Any) -> float:
         """Microseconds of a step's graph, the median of some replays."""
         self.model.ops.plan = plan
         times = times_us(self.model.stream, self.model.launches(Key(self.rows, 1, self.rows)),
@@ -70,10 +125,30 @@ class Sweep:
         found = statistics.median(times)
         amounts = {place: round(getattr(plan, place) / 1e6, 2) for place in AMOUNTS}
         self.records.add('graph_us', times, 'us', **self.context, rows=self.rows,
-                         depth=self.depth, **amounts, early=plan.early)
+                         depth=self.depth, **amounts, early=plan.early, **context)
         words = ' '.join(f'{place} {amount:5.1f}' for place, amount in amounts.items())
-        print(f'{words} early {plan.early} at {self.depth:6}: {found:9.2f} us', flush=True)
+        rest = ' '.join(f'{name}={value}' for name, value in context.items())
+        print(f'{words} early {plan.early} at {self.depth:6}: {found:9.2f} us {rest}', flush=True)
         return found
+
+    def rings(self, rings: Rings, plan: FetchPlan) -> None:
+        """Each shape's rings beside the best of the others; what gains half a percent stays."""
+        self.us(plan)
+        for key in sorted(rings.asked):
+            least = min(self.us(plan), self.us(plan))
+            print(f'-- {key[0]} columns, {key[1]} row tiles: {least:.2f} us', flush=True)
+            best: dict[str, int] = {}
+            for variant in rings.variants(key):
+                rings.chosen[key] = variant
+                try:
+                    time = self.us(plan, key=list(key), **variant)
+                except Exception as error:  # noqa: BLE001 - a variant that asks for too much
+                    print(f'{variant}: {error}'[:200], flush=True)
+                    continue
+                if time < 0.995 * least:
+                    best, least = variant, time
+            rings.chosen[key] = best
+            print(f'-- {key[0]} columns, {key[1]} row tiles: {best or "own"}', flush=True)
 
     def best(self, start: FetchPlan) -> FetchPlan:
         """Try each place's amounts beside the best of the others, then when to ask."""
@@ -98,14 +173,22 @@ def main() -> int:
     parser.add_argument('--format', default='nvfp4')
     parser.add_argument('--layers', type=int, default=12)
     parser.add_argument('--rows', type=int, default=1)
+    parser.add_argument('--rings', action='store_true')
     parser.add_argument('--receipt', type=Path, help='write the records here as JSON')
     parser.add_argument('--commit', default='unknown')
     arguments = parser.parse_args()
     info = device.info()
+    setting = setting_of(arguments.format)
+    rings = Rings(setting is not None)
     records = Records(arguments.receipt, card=info.name, commit=arguments.commit,
                       command='python bench/fetch_ahead.py ' + ' '.join(sys.argv[1:]))
+    config = ModelConfig.from_dict(preset_config(arguments.preset))
+    compile_ahead(config, PAGE_SIZE, 'fp8', 16, lambda share: None)
+    if setting is not None:
+        compile_specs(affine_specs(uses_of(config, setting), info.shared_bytes_per_block), 16,
+                      lambda share: None)
     model = random_model(arguments.preset, 'fp8', DEPTHS[-1] + 64, arguments.layers,
-                         setting=setting_of(arguments.format))
+                         setting=setting)
     layer = model._layers[0]
     for name in ('qkv_proj', 'o_proj', 'gate_up_proj', 'down_proj'):
         print(f'{name} {nbytes(getattr(layer, name)) / 1e6:.2f} MB')
@@ -116,8 +199,11 @@ def main() -> int:
     own, none = model.ops.plan, FetchPlan()
     for plan in (none, own, none, own):
         sweep.us(plan)
+    if arguments.rings:
+        sweep.rings(rings, own)
     best = sweep.best(none)
-    best = sweep.best(best)
+    if arguments.rings:
+        sweep.rings(rings, best)
     for depth in DEPTHS:
         sweep.depth = depth
         step(model, depth, arguments.rows)

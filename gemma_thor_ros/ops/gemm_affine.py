@@ -71,7 +71,7 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
                       (out, x, weight.words, weight.scales, share.each, share.more,
                        weight.num_outputs, float(cap), ahead), stream, gemv.launch_bytes(
                            values, _tile_bytes(weight.bits, weight.group_size),
-                           _sums(weight.group_size), device.info().shared_bytes_per_block))
+                           _sums(weight.group_size), device.info().shared_bytes_per_block, share))
         return
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.bits, weight.group_size, form,
                                   prompt, num_row_tiles=weight.num_row_tiles))

@@ -84,19 +84,23 @@ def fits(values: dict[str, int], tile_bytes: int, sums: int, shared_limit: int) 
     return own * values['MIN_BLOCKS'] <= shared_limit + _RESERVED_BYTES
 
 
-def shared_bytes(values: dict[str, int], tile_bytes: int, sums: int) -> int:
-    """Dynamic shared memory of a block: rings, the row, its sums, totals."""
+def shared_bytes(values: dict[str, int], tile_bytes: int, sums: int,
+                 tiles: int = _MOST_TILES) -> int:
+    """Dynamic shared memory of a block of so many row tiles: rings, the row, its sums, totals."""
     warps = values['K_WARPS']
     return (warps * values['STAGES'] * values['STAGE_TILES'] * tile_bytes
-            + values['COLUMN_TILES'] * (TILE_COLUMNS * 2 + 4 * sums) + warps * _MOST_TILES * 64)
+            + values['COLUMN_TILES'] * (TILE_COLUMNS * 2 + 4 * sums) + warps * tiles * 64)
 
 
-def launch_bytes(values: dict[str, int], tile_bytes: int, sums: int, shared_limit: int) -> int:
+def launch_bytes(values: dict[str, int], tile_bytes: int, sums: int, shared_limit: int,
+                 rows: Share) -> int:
     """What a launch asks for: so much that no more blocks are resident than are meant to be.
 
-    Else some multiprocessors, those that are free first, have more of them and others none.
+    Else some multiprocessors, those that are free first, have more of them and others none. A
+    single one leaves room for a block of the next launch, which then requests early.
     """
-    own, resident = shared_bytes(values, tile_bytes, sums), values['MIN_BLOCKS']
+    own = shared_bytes(values, tile_bytes, sums, rows.each + (rows.more > 0))
+    resident = values['MIN_BLOCKS']
     if resident == 1:
         return own
     crowded = (shared_limit + _RESERVED_BYTES) // (resident + 1) - _RESERVED_BYTES

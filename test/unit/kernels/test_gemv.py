@@ -39,8 +39,9 @@ def test_as_many_blocks_are_resident_as_are_reckoned_with(row_tiles: int, column
         resident = values['MIN_BLOCKS']
         assert values['K_WARPS'] * values['WARP_TILES'] * 64 == columns
         assert values['WARP_TILES'] % values['STAGE_TILES'] == 0 and values['STAGES'] >= 2
-        asked = gemv.launch_bytes(values, tile_bytes, sums, limit)
-        own = gemv.shared_bytes(values, tile_bytes, sums)
+        rows = gemv.share(row_tiles, 132, resident)
+        asked = gemv.launch_bytes(values, tile_bytes, sums, limit, rows)
+        own = gemv.shared_bytes(values, tile_bytes, sums, rows.each + bool(rows.more))
         assert own <= asked <= limit and asked % 16 == 0
         assert (asked + 1024) * resident <= limit + 1024
         if resident > 1:
