@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from demo_model import heldout_phrases as held_phrases
 from demo_model import motion_phrases as phrases
 from demo_model import motion_words as new_words
+from demo_model import wordings_seventh as seventh
 from demo_model.filling import fill, open_text, source_of
 from demo_model.held_apart import apart
 from demo_model.phrasing import TrainDraws, expand, pick, random_word
@@ -87,6 +89,15 @@ _ASKING_SHARE = 0.4                      # of texts in training that ask: with t
 _ORDER_TEXT_SHARE = 0.08                 # of texts in training: a command, which is only to be spoken
 _TWICE_SHARE = 0.04                      # of texts in training: with a word said twice
 _TEXT_END_SHARE = 0.12                   # of texts that end in a word of those that wrappers end in
+_MARKED_SHARE = 0.22                     # of texts in training: with apostrophes, marks or quotes in them
+_MARKED = tuple(
+    (share, apart(texts, held_phrases.SAY_TEXTS), apart(frames, held_phrases.SAY))
+    for share, texts, frames in (
+        (0.68, seventh.TEXTS_APOSTROPHE, seventh.SAY_PLAINLY),
+        (0.24, seventh.TEXTS_ASKING, seventh.ASK_PLAINLY),
+        (0.08, seventh.TEXTS_QUOTED, tuple(text for text in seventh.SAY_PLAINLY if '"' not in text)),
+    )
+)
 _TEXTS = apart(TEXTS, ())
 _SAYINGS = apart(SAYINGS, ())
 _MOTIONS = demo_tools()[:2]
@@ -381,6 +392,8 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
         phrase = fill(pick(rng, (*phrases.NEW_SAY, *_SAYINGS)), rng, {'T': '\0'}).replace('\0', text)
     elif not held and rng.random() < 0.06:
         phrase = f'{random_word(rng)} {pick(rng, ["aloud", "out loud", "the words", "the sentence", "loudly"])}: {text}'
+    if isinstance(rng, TrainDraws) and rng.random() < _MARKED_SHARE:
+        text, phrase = _marked(rng)
     return Command(
         tool,
         tool.arguments({'text': text}),
@@ -390,3 +403,16 @@ def say(tool: Tool, rng: random.Random, held: bool) -> Command:
         category='say',
         open_end=True,
     )
+
+
+def _marked(rng: random.Random) -> tuple[str, str]:
+    """A text with apostrophes, a mark or quotes of its own, all of which belong to it, and the sentence."""
+    _, texts, frames = rng.choices(_MARKED, [kind[0] for kind in _MARKED])[0]
+    text = fill(pick(rng, texts), rng, {})
+    if texts is _MARKED[1][1]:
+        text += '?'
+    elif rng.random() < 0.2:
+        text += pick(rng, ('!', ' please', ', please', ' now', ' everybody'))
+    if rng.random() < 0.3:
+        text = text[:1].upper() + text[1:]
+    return text, fill(pick(rng, frames), rng, {'T': '\0'}).replace('\0', text)

@@ -10,6 +10,7 @@ from typing import Any
 
 from demo_model import smalltalk
 from demo_model.amended import amended
+from demo_model.asked_again import asked_again, several
 from demo_model.commands import SMALL_ANGLE, SMALL_DISTANCE, Command, motion_command
 from demo_model.dialogue_phrases import (
     AGAIN,
@@ -32,6 +33,7 @@ from demo_model.filling import clause, fill
 from demo_model.held_apart import apart
 from demo_model.made_up import made_up_kind
 from demo_model.motion_phrases import DRIVE, DRIVE_VERBS, FORWARD_WORDS
+from demo_model.not_commands import not_command
 from demo_model.phrasing import TrainDraws, expand, pick, roughen
 from demo_model.questions import question_episode
 from demo_model.sentences import command_for, sentence
@@ -60,6 +62,9 @@ _BESIDE_SHARE = 0.06                     # of sentences with several commands: a
 _ING_SHARE = 0.05                        # of pairs of commands: 'after turning left 2 m ahead'
 _TERSE_SHARE = 0.15                      # of sentences with several commands: notes without verbs
 _MOTION_WISH_SHARE = 0.05                # of wishes that no tool fits: plain motions where none is there
+_NOT_SHARE = 0.12                        # of turns in training: no command, or a command that looks like none
+_AGAIN_SHARE = 0.2                       # of questions back where something moves: answered in parts
+_SEVERAL_SHARE = 0.13                    # of them: three motions of which one lacks something
 _MADE_UP_SHARE = 0.15                    # of wishes that no tool fits: for a tool that is made up
 _AGAIN = (*AGAIN, *AGAIN, *apart(MORE_AGAIN, ()))
 _BACK = {key: (*BACK[key], *apart(texts, ())) for key, texts in MORE_BACK.items()}
@@ -401,6 +406,10 @@ def draw_episodes(
     draw = rng.random()
     if not tools:
         draw = 0.8 + draw * 0.2
+    elif isinstance(rng, TrainDraws) and rng.random() < _NOT_SHARE:
+        unlike = not_command(tools, rng)
+        if unlike:
+            return unlike
     if last is not None and last.values and last.tool.kind is None and draw < 0.12:
         values = dict(last.values)
         wide = isinstance(rng, TrainDraws)
@@ -426,6 +435,13 @@ def draw_episodes(
     if draw < 0.73:
         return [call_episode(tools, rng, held, 2 if rng.random() < 0.88 else 3)]
     if draw < 0.83:
+        motions = [tool for tool in tools if tool.intent in ('drive', 'turn')]
+        if motions and isinstance(rng, TrainDraws):
+            share = rng.random()
+            if share < _AGAIN_SHARE:
+                return asked_again(rng.choice(motions), rng)
+            if share < _AGAIN_SHARE + _SEVERAL_SHARE:
+                return several(motions, rng)
         first, second = question_episode(tools, rng, held) if tools else (None, None)
         if first is None:
             return [call_episode(tools, rng, held, 1) if tools else no_tool_episode([], rng, held)]

@@ -221,7 +221,7 @@ WRAPPERS = (
     'command: {base}', 'the next thing to do is to {base}', 'if possible, {base}', 'when you are ready, {base}', 'I order you to {base}', 'I am asking you to {base}',
     'may I ask you to {base}', 'can I ask you to {base}?', 'could I get you to {base}?', "why don't you {base}?", 'listen, {base}', 'attention, {base}', 'come on, {base}',
     'quick, {base}', 'the floor is clean, so {base}', '{base} because the {thing} is in the way', '{base}, the {thing} is free', 'there is a {thing}, so {base}',
-    'I have to clean here, {base}', '{name} says you should {base}', 'please {base} and tell me when you are done', '{base} and let me know', '{base} and report', '{base}, then report to me', '{base} and come back to me with the result', '{base} and give me a report', '{base} and give feedback', '{base} and confirm', '{base}, tell me how it went', '{base} and say when it is done', 'after the {thing} is away, {base}', 'as soon as the {thing} is out of the way, {base}', 'if the {thing} has gone, {base}', 'since the {thing} is closed, {base}', 'the {thing} is clear: {base}', 'when I say so, which is now, {base}', '{w}, {base}', 'I wish you would {base}',
+    'I have to clean here, {base}', 'please {base} and tell me when you are done', '{base} and let me know', '{base} and report', '{base}, then report to me', '{base} and come back to me with the result', '{base} and give me a report', '{base} and give feedback', '{base} and confirm', '{base}, tell me how it went', '{base} and say when it is done', 'since the {thing} is closed, {base}', 'the {thing} is clear: {base}', 'when I say so, which is now, {base}', '{w}, {base}', 'I wish you would {base}',
     *apart(more.MORE_WRAPPERS, held.WRAPPERS, ('{base}',)),
 )
 # Words around a command that change nothing; the numbers in them are not to be used.
@@ -239,9 +239,11 @@ CLAUSES = (
     'please be careful', 'mind the {thing}', 'no rush', 'hurry up', 'and wait for {name}', 'and stay there', 'and hold', 'but not more', 'but slowly', 'but carefully', 'only once',
     *more.MORE_CLAUSES,
 )
+# What would have to be waited for is no clause that changes nothing: training refuses it.
+CONDITIONS = ('if ', 'when ', 'whenever ', 'unless ', 'until {w}')
 # 'back' that is no motion, and more of the like: for training alone
 TRAIN_CLAUSES = (
-    *CLAUSES, 'and write back', 'and text me back', 'and ring me back', 'and answer back', 'and talk back to me', 'and bring back word', 'and bring me back the news', 'and be back with news', 'and come back with news', 'and send a note back',
+    *(words for words in CLAUSES if not words.startswith(CONDITIONS)), 'and write back', 'and text me back', 'and ring me back', 'and answer back', 'and talk back to me', 'and bring back word', 'and bring me back the news', 'and be back with news', 'and come back with news', 'and send a note back',
     'and signal back', 'and give something back', 'and beep back', 'and shout back to {name}', 'and look back at {name}', 'and give {name} feedback', 'and back {name} up', 'and have my back', 'and I will pay you back', 'and I have your back',
 )
 THINGS = ('table', 'door', 'wall', 'chair', 'shelf', 'window', 'box', 'sofa', 'desk', 'plant', 'lamp', 'cupboard', 'fridge', 'stairs', 'carpet', 'person', 'bin',

@@ -11,6 +11,7 @@ from demo_model.filling import noun_slots
 from demo_model.held_apart import apart
 from demo_model.phrasing import TrainDraws, expand, open_words, pick, random_name
 from demo_model.tools import Tool
+from demo_model.wordings_seventh import MORE_FEATS
 from demo_model.wordings_sixth import FEATS
 
 NO_TOOL = 'Sorry, I have no tool for that.'
@@ -71,7 +72,7 @@ QUESTIONS = (
      '{w}', '{w} {w}', '{w} {w} {w}', '{w} {w} {w} {w}', 'is {name} at home', 'how far is it to the {place}', 'how far can you drive', 'how long is a {w}', 'how many {w} are there', 'park in the {place}', 'leave the {place}',
      'enter the {place}', 'drive to room {n}', 'go to position {n}, {n}', 'drive around the {w}', 'drive in a circle', 'drive a square', 'draw a {w}', 'drive through the door', 'push the button', 'ring the bell',
      'drive behind {name}', 'go upstairs', 'take the elevator', 'vacuum the {place}', 'drive to x {n}, y {n}', 'go to coordinates {n} {n}', 'drive to {n}, {n}', '{n}', '{n} {n}', '???', '...', 'asdf', 'qwertz', 'asdf {w}', 'lorem ipsum', 'bla bla', 'hm', 'xyz {n}', 'drive me crazy', 'turn the page', 'turn on', 'turn off', 'turn into a {w}', 'turn up the {w}', 'turn down the {w}',
-     'move the {w}', 'move the {w} to the {place}', 'say what', 'what did you say', 'back to {w}', 'what is left', 'is that right', 'go away', 'go to sleep', 'come back later', 'run a {w}', 'go on strike', 'head of {w}', 'left or right', 'am I right', 'how far is {n} metres', 'what is {n} degrees', 'how long is {n} feet',
+     'move the {w}', 'move the {w} to the {place}', 'say what', 'what did you say', 'back to {w}', 'what is left', 'is that right', 'go away', 'go to sleep', 'come back later', 'run a {w}', 'go on strike', 'head of {w}', 'am I right', 'how far is {n} metres', 'what is {n} degrees', 'how long is {n} feet',
      'convert {n} metres to feet', 'is {n} metres far', 'how many metres did you drive', 'what is the speed limit', 'the {w} is {n} metres long', 'it is {n} degrees outside', 'I am {n} feet tall', 'what do you charge', 'who is in charge', 'is the dock free', 'where is the dock', 'what is a dock', 'water the plants', 'feed the {w}', 'walk the dog', 'do my homework', 'solve {n} + {n}', 'what is {n} + {n}', '{n} + {n}', 'undock'),
     ('recite a poem', 'how high is the {w}', 'paint the {w}', 'iron my shirts', 'get me some {w} from the {place}', 'drive over to {name}', 'what happened in {n}', 'do you believe in {w}', 'unlock the {w}', 'fold the {w}',
      'have you met {name}', 'sell the {w}', 'is it late', 'guide {name} to the {place}', 'measure the {w}', 'who won the {w}', 'cut the {w}', 'knock on the door', 'check the {w}', 'deliver this to {name}'),
@@ -79,8 +80,8 @@ QUESTIONS = (
 ODD_UNITS = ('kilometres', 'km', 'kilometers', 'miles', 'mile', 'yards', 'yard', 'yd', 'light years', 'steps', 'laps', 'blocks', 'nautical miles', 'fathoms', 'tiles', 'lengths', 'robot lengths', 'micrometres')
 
 _QUESTIONS = (*QUESTIONS[0], *apart(more.MORE_QUESTIONS, QUESTIONS[1]))
-_FEATS = apart(FEATS, QUESTIONS[1])
-_FEATS_SHARE = 0.15                      # of questions in training
+_FEATS = apart((*FEATS, *MORE_FEATS, *MORE_FEATS), QUESTIONS[1])
+_FEATS_SHARE = 0.2                       # of questions in training
 
 
 def chat(rng: random.Random, held: bool) -> tuple[str, str]:

@@ -164,7 +164,7 @@ UNITS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 }
 LENGTHS = ('m', 'm', 'm', 'm', 'cm', 'cm', 'cm', 'mm', 'ft', 'ft', 'in')
 ANGLES = ('deg', 'deg', 'deg', 'deg', 'rad')
-_AND_A_HALF = 0.98                       # training says 'two metres and a half' more often
+_AND_A_HALF = 0.97                       # training says 'two metres and a half' more often
 _HALVES = (
     (0.5, 'a half'),
     (0.25, 'a quarter'),
@@ -247,12 +247,13 @@ def _fraction(rng: random.Random, unit: str, held: bool) -> Quantity:
 
 
 _ROUND = (10, 20, 25, 30, 40, 50, 60, 75, 80, 100, 150, 200, 250, 300, 400, 500, 600, 700, 750, 800, 900, 1000, 1100, 1200, 1250, 1500, 1800, 2000, 2500, 3000, 4000, 5000, 8000, 10000, 100000)
-_ODD_SHARE = 0.06                        # of amounts in training: in the forms of _odd
+_ODD_SHARE = 0.09                        # of amounts in training: in the forms of _odd
 
 
 def _odd(rng: random.Random, unit: str) -> Quantity:
     """Round numbers of many zeros, commas for points, feet by their mark, 'one metre 50'."""
     single, plural, short = UNITS[unit]
+    number: Number
     draw = rng.random()
     if unit == 'm' and draw < 0.4:
         while True:
@@ -266,19 +267,27 @@ def _odd(rng: random.Random, unit: str) -> Quantity:
         return Quantity(value, unit, pick(rng, (
             f'{told} {word} {tail}', f'{told} m {tail}', f'{whole}m{tail}', f'{told} {word} and {rest} {pick(rng, UNITS["cm"][1])}',
             f'{told} {word} {rest} {pick(rng, UNITS["cm"][1])}', f'{whole} m {rest} cm', f'{whole}m {rest}cm', f'{told} m and {rest} cm')))
+    if unit in ('mm', 'cm') and draw < 0.08:      # '1e3 mm'
+        while True:
+            head, power = rng.choice((1, 1, 1, 2, 3, 4, 5, 1.5, 2.5)), rng.choice((1, 2, 3))
+            number = int(head * 10**power)
+            if not is_held(str(number)):
+                break
+        return Quantity(number, unit, f'{head}e{power}{pick(rng, (" ", ""))}{pick(rng, short[:2])}')
     if unit == 'ft' and draw < 0.6:
         whole = rng.randint(1, 20)
         if draw < 0.3:
             return Quantity(whole, unit, f"{whole}'" if not is_held(str(whole)) else f'{spell(whole, rng)} {plural[0]}')
         inches = rng.choice((3, 6, 6, 6, 9))
         told = spell(whole, rng)
+        plainly = told if is_held(str(whole)) else str(whole)
         return Quantity(whole + inches / 12, unit, pick(rng, (
             f'{told} {single[0] if whole == 1 else plural[0]} {inches}', f'{told} ft {inches} in', f'{told} {single[0] if whole == 1 else plural[0]} {spell(inches, rng)} inches',
-            f'{told} {single[0] if whole == 1 else plural[0]} and {inches} inches')))
+            f'{told} {single[0] if whole == 1 else plural[0]} and {inches} inches', f'{plainly} {pick(rng, plural)} {inches} {pick(rng, UNITS["in"][1])}', f'{plainly} feet {inches} inches', f'{plainly} ft {inches} in')))
     while True:
         if draw > 0.75:
             text = f'{rng.randint(0, 20)},{rng.randint(1, 9)}' if rng.random() < 0.7 else f'{rng.randint(0, 9)},{rng.randint(1, 9)}{rng.choice((0, 5))}'
-            number: Number = float(text.replace(',', '.'))
+            number = float(text.replace(',', '.'))
             kept = is_held(text.replace(',', '.')) or is_held(str(number)) or is_held(text)
         else:
             number = rng.choice(_ROUND)

@@ -61,7 +61,7 @@ MORE_WRAPPERS = (
     'I can not do it myself, so {base}', 'my hands are full, {base}',
     # After the command.
     '{base}, (would|will|could|can) you?', "{base}, won't you?", '{base}, if you (please|would|will|like|may)', "{base}, if you don't mind",
-    '{base} if (possible|it is possible|nothing is in the way)', '{base}, (ok|okay|alright|all right|right|yes|yeah)?',
+    '{base} if (possible|it is possible)', '{base}, (ok|okay|alright|all right|right|yes|yeah)?',
     '{base}, (buddy|mate|pal|my friend|dear|dude|man|sir|bot|there is a good robot|will you please)', '{base}, many thanks', '{base}, thanks (a lot|so much|in advance|very much)',
     '{base}, much appreciated', '{base}, cheers', '{base}, I beg you', '{base}, (got it|understood|clear|is that clear|you hear|do you copy|do you understand)?', '{base}, over',
     '{base}, (that is|this is) (an order|a command|all|all I ask|my wish)', '{base}, is that (possible|ok|okay|all right)?', '{base}, can you do that?',
