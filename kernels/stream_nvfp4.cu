@@ -29,7 +29,7 @@
 // of columns; totals.
 // PRECOND: M a multiple of 8, x and out 16-byte aligned; at most 16 rows a cluster (blockIdx.y);
 // K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES, STAGE_TILES *
-// ROW_TILES at most 8, STAGES at least 2; CLUSTER 1, 2 or 4; at most half as many row tiles of a
+// ROW_TILES at most 8, STAGES at least 2; CLUSTER 1, 2, 4 or 8; at most half as many row tiles of a
 // cluster as MOST_SCALES and as threads.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, BLOCKS (of 8 activation rows: 1 or
 // 2), GEGLU, CLUSTER, TEAMS, ROW_TILES, STAGE_TILES, STAGES, E2M1_HARDWARE.
@@ -52,7 +52,7 @@
 #define TOKENS (8 * BLOCKS / CLUSTER)
 #define TOKEN_STRIDE (CLUSTER == 1 ? 20 : 24)
 #define TOTAL_SIZE (TOKENS * TOKEN_STRIDE)
-#define MOST_SCALES 64
+#define MOST_SCALES 128
 #define LOADS_AT_ONCE 4                  // tiles of activations
 
 extern __shared__ __align__(16) uint4 stream_memory[];

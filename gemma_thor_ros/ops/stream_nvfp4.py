@@ -19,7 +19,7 @@ _CLUSTER_BYTES = 200 << 10               # devices whose blocks have as much hav
 _FIXED_BYTES = 512                       # of shared memory: the scales of the rows
 CLUSTERS = (1,)                          # blocks of one, that are considered
 _MOST_WARPS = 16
-_MOST_ROW_TILES = 64                     # of a cluster: what the scales have room for
+MOST_ROW_TILES = 64                     # of a cluster: what the scales have room for
 _REGISTERS = 65536
 # ns, of one multiprocessor of an H200 (bench/LOG.md)
 _WEIGHTS = 34.0                          # bytes of weights a ns, when all read
@@ -96,7 +96,7 @@ def fits(values: dict[str, int], num_row_tiles: int, shared_limit: int,
     _, each, more = share(num_row_tiles, multiprocessors, values['CLUSTER'])
     return (count <= _MOST_WARPS and values['STAGES'] >= 2
             and values['WARP_TILES'] % values['STAGE_TILES'] == 0
-            and each + bool(more) <= min(_MOST_ROW_TILES, 16 * count)
+            and each + bool(more) <= min(MOST_ROW_TILES, 16 * count)
             and _registers(values) * count * 32 <= _REGISTERS
             and shared_bytes(values) + _FIXED_BYTES <= shared_limit)
 
