@@ -8,7 +8,8 @@
 Random weights of true shapes, one sequence at depth 256. Each place of a layer (qkv, o, gate_up,
 down) tries some amounts, with the best of the others; then the best plan and none at more depths.
 --rings: before that each product of one row tries other rings and resident blocks in the step,
-where what is best for a launch among its like may leave no room for the next one.
+where what is best for a launch among its like may leave no room for the next one. Before and
+behind, what the step is shorter by without each kind of launch.
 """
 
 from __future__ import annotations
@@ -150,6 +151,36 @@ class Sweep:
             rings.chosen[key] = best
             print(f'-- {key[0]} columns, {key[1]} row tiles: {best or "own"}', flush=True)
 
+    def without(self, plan: FetchPlan) -> None:
+        """What a step is shorter by without each kind of launch: its share of the chain."""
+        kinds: dict[Any, int] = {}
+        original = device.launch
+
+        def leaving_out(wanted: Any) -> Callable[..., None]:
+            def launch(kernel: Any, *args: Any, **options: Any) -> None:
+                if wanted is None:
+                    kinds[kernel.spec] = kinds.get(kernel.spec, 0) + 1
+                if kernel.spec != wanted:
+                    original(kernel, *args, **options)
+            return launch
+
+        try:
+            device.launch = leaving_out(None)
+            self.model.ops.plan = plan
+            self.model.launches(Key(self.rows, 1, self.rows))()
+            device.launch = original
+            whole = self.us(plan)
+            for spec, count in list(kinds.items()):
+                device.launch = leaving_out(spec)
+                columns = dict(spec.defines).get('COLUMNS', '')
+                each = (whole - self.us(plan, without=spec.entry)) / count
+                print(f'-- {spec.entry} {columns}: {each:.2f} us each, {count} times', flush=True)
+                self.records.add('chain_us', [each], 'us', **self.context, rows=self.rows,
+                                 op=spec.entry, count=count, constants=dict(spec.defines),
+                                 fetched=plan != FetchPlan())
+        finally:
+            device.launch = original
+
     def best(self, start: FetchPlan) -> FetchPlan:
         """Try each place's amounts beside the best of the others, then when to ask."""
         plan, least = start, self.us(start)
@@ -199,11 +230,13 @@ def main() -> int:
     own, none = model.ops.plan, FetchPlan()
     for plan in (none, own, none, own):
         sweep.us(plan)
+    sweep.without(none)
     if arguments.rings:
         sweep.rings(rings, own)
     best = sweep.best(none)
     if arguments.rings:
         sweep.rings(rings, best)
+    sweep.without(best)
     for depth in DEPTHS:
         sweep.depth = depth
         step(model, depth, arguments.rows)
