@@ -113,7 +113,7 @@ class Sweep:
     """Times plans for one model; prints and keeps each."""
 
     def __init__(self, model: CudaGemma4, rows: int, records: Records,
-                 context: dict[str, object]) -> None:
+                 context: dict[str, Any]) -> None:
         self.model, self.rows, self.records, self.context = model, rows, records, context
         self.depth = DEPTHS[0]
         step(model, self.depth, rows)
@@ -223,7 +223,7 @@ def main() -> int:
     layer = model._layers[0]
     for name in ('qkv_proj', 'o_proj', 'gate_up_proj', 'down_proj'):
         print(f'{name} {nbytes(getattr(layer, name)) / 1e6:.2f} MB')
-    context: dict[str, object] = {'model': f'{arguments.preset} of random weights',
+    context: dict[str, Any] = {'model': f'{arguments.preset} of random weights',
                                   'format': arguments.format, 'layers': arguments.layers,
                                   'path': 'node'}
     sweep = Sweep(model, arguments.rows, records, context)
