@@ -28,6 +28,10 @@ FORMATS = ('PNG', 'JPEG', 'WEBP')
 # Modes with 8 bits a channel; what else Pillow reads (16-bit grey, float) has no agreed range.
 _MODES = ('1', 'L', 'LA', 'La', 'P', 'PA', 'RGB', 'RGBA', 'RGBa', 'RGBX', 'CMYK', 'YCbCr')
 _PNG_DEPTH = 24                          # the header's byte that has the bits of a channel
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}           # by colour type
+# Passes of an interlaced PNG: first column and row, steps between them.
+_PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2),
+               (0, 1, 1, 2))
 # Passes over a JPEG's pixels; encoders write about ten, and each costs time but hardly any bytes.
 MAX_SCANS = 100
 _JPEG = b'\xff\xd8'
@@ -87,6 +91,8 @@ def decode_image(data: bytes, limits: ImageLimits, where: str) -> Pixels:
             if image.format == 'PNG' and data[_PNG_DEPTH] > 8:     # Pillow would cut it to 8
                 raise _invalid(f'{where} has {data[_PNG_DEPTH]} bits a channel: 8 are taken',
                                where)
+            if image.format == 'PNG':
+                _check_rows(data, where)
             if data.startswith(_JPEG) and data.count(_SCAN) > MAX_SCANS:
                 raise _invalid(f'{where} is a JPEG file of {data.count(_SCAN):,} scans, at most '
                                f'{MAX_SCANS} are taken', where)
@@ -119,6 +125,38 @@ def _check(image: Image.Image, limits: ImageLimits, where: str) -> None:
     if image.mode not in _MODES:
         raise _invalid(f'{where} has pixels of the kind {image.mode!r}: 8 bits a channel are '
                        'taken', where)
+
+
+def _check_rows(data: bytes, where: str) -> None:
+    """Refuse a PNG whose compressed rows end early: Pillow would leave the rest black."""
+    needed, found, at = _row_bytes(data), 0, 8
+    unpacker = zlib.decompressobj()
+    inside = False
+    while at + 8 <= len(data) and found < needed and not unpacker.eof:
+        size, kind = struct.unpack_from('>I4s', data, at)
+        if kind != b'IDAT' and inside:
+            break                        # what comes later Pillow does not read
+        if kind == b'IDAT':
+            inside, packed = True, data[at + 8:at + 8 + size]
+            while packed and found < needed and not unpacker.eof:
+                found += len(unpacker.decompress(packed, 1 << 16))
+                packed = unpacker.unconsumed_tail
+        at += 12 + size
+    if found < needed:
+        raise _invalid(f'{where} is a damaged image file: a PNG with {found:,} of the {needed:,} '
+                       'bytes that its rows have', where)
+
+
+def _row_bytes(data: bytes) -> int:
+    """Bytes of all rows of a PNG, each with its filter's number, before they are packed."""
+    width, height, depth, colour, _, _, interlaced = struct.unpack_from('>IIBBBBB', data, 16)
+    bits = depth * _PNG_CHANNELS[colour]
+    total = 0
+    for left, top, right, down in _PNG_PASSES if interlaced else ((0, 0, 1, 1),):
+        columns, rows = -((left - width) // right), -((top - height) // down)
+        if columns > 0 and rows > 0:
+            total += rows * (1 + (columns * bits + 7) // 8)
+    return total
 
 
 def _too_large(size: int, limits: ImageLimits, where: str) -> RequestError:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import struct
 import warnings
 import zlib
@@ -98,6 +99,27 @@ def test_what_is_refused(data: bytes, words: str) -> None:
         decode_image(data, LIMITS, WHERE)
     assert caught.value.code is ErrorCode.INVALID_REQUEST and caught.value.param == WHERE
     assert caught.value.message.startswith(WHERE) and words in caught.value.message
+
+
+# colour type, bits a channel, interlaced, bytes of all rows of 13 x 5 pixels
+@pytest.mark.parametrize(('colour', 'depth', 'interlaced', 'size'), [
+    (2, 8, 0, 200), (6, 8, 0, 265), (0, 1, 0, 15), (3, 4, 0, 40), (0, 8, 1, 76), (2, 8, 1, 206)])
+def test_a_png_with_too_few_rows_is_refused(colour: int, depth: int, interlaced: int,
+                                            size: int) -> None:
+    """Its packed data are whole, so that a decoder has no reason to wait for more."""
+    def file(count: int, parts: int) -> bytes:
+        head = struct.pack('>IIBBBBB', 13, 5, depth, colour, 0, 0, interlaced)
+        packed = zlib.compress(bytes(count))
+        pieces = [(b'IHDR', head), (b'PLTE', bytes(48))] if colour == 3 else [(b'IHDR', head)]
+        cuts = [part * len(packed) // parts for part in range(parts + 1)]
+        pieces += [(b'IDAT', packed[start:end]) for start, end in itertools.pairwise(cuts)]
+        return b'\x89PNG\r\n\x1a\n' + b''.join(
+            struct.pack('>I', len(data)) + name + data + struct.pack('>I', zlib.crc32(name + data))
+            for name, data in [*pieces, (b'IEND', b'')])
+    for parts in (1, 3):
+        assert decode_image(file(size, parts), LIMITS, WHERE).shape == (5, 13, 3)
+        with pytest.raises(RequestError, match=f'a PNG with {size - 1} of the {size} bytes'):
+            decode_image(file(size - 1, parts), LIMITS, WHERE)
 
 
 def test_a_jpeg_of_many_scans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
