@@ -28,24 +28,26 @@ from gemma_thor_ros.ops import (  # noqa: E402
     device,
     fragment_order,
     gemm_nvfp4,
+    head_nvfp4,
     stream_nvfp4,
 )
 
 # (N, M); gate-up: (I, M)
 SHAPES: dict[str, dict[str, tuple[int, int]]] = {
     '26b': {'qkv sliding': (8192, 2816), 'qkv full': (9216, 2816), 'o sliding': (2816, 4096),
-            'o full': (2816, 8192)},
+            'o full': (2816, 8192), 'head': (262144, 2816)},
     '12b': {'qkv sliding': (8192, 3840), 'o sliding': (3840, 4096), 'o full': (3840, 8192),
             'gate-up': (15360, 3840), 'down': (3840, 15360)},
     '31b': {'qkv sliding': (16384, 5376), 'o sliding': (5376, 8192), 'o full': (5376, 16384),
-            'gate-up': (21504, 5376), 'down': (5376, 21504)}}
+            'gate-up': (21504, 5376), 'down': (5376, 21504), 'head': (262144, 5376)}}
+FORMS = {'gate-up': 1, 'head': 2}        # 0: plain
 NAMES = ('CLUSTER', 'TEAMS', 'ROW_TILES', 'STAGE_TILES', 'STAGES')
 
 
-def ways(shape: tuple[int, int], rows: int, pair: bool, hardware: bool, limit: int,
+def ways(shape: tuple[int, int], rows: int, form: int, hardware: bool, limit: int,
          multiprocessors: int, most: int) -> list[dict[str, int]]:
     """Of each size of cluster those that are reckoned cheapest."""
-    tiles = fragment_order.row_tiles(shape[0], pair)
+    tiles = fragment_order.row_tiles(shape[0], form == 1)
     found: list[tuple[float, dict[str, int]]] = []
     for cluster in (1, 2, 4, 8):
         of_cluster: dict[tuple[int, int], tuple[float, dict[str, int]]] = {}
@@ -53,7 +55,7 @@ def ways(shape: tuple[int, int], rows: int, pair: bool, hardware: bool, limit: i
             for row_tiles in (1, 2, 3, 4):
                 for stage_tiles in (1, 2):
                     spec = stream_nvfp4.spec(
-                        shape[1], rows, pair, hardware, tiles, gemm_nvfp4.cut(shape[1]), limit,
+                        shape[1], rows, form, hardware, tiles, gemm_nvfp4.cut(shape[1]), limit,
                         multiprocessors, CLUSTER=cluster, TEAMS=teams, ROW_TILES=row_tiles,
                         STAGE_TILES=stage_tiles)
                     if spec is None:
@@ -70,19 +72,30 @@ def ways(shape: tuple[int, int], rows: int, pair: bool, hardware: bool, limit: i
 @contextmanager
 def shared_out(way: dict[str, int] | None) -> Any:
     """Launch in this way; None: without a stream."""
-    original = gemm_nvfp4.stream_spec
-    gemm_nvfp4.stream_spec = partial(original, **way) if way else lambda *_: None
+    modules = gemm_nvfp4, head_nvfp4
+    originals: list[Any] = [module.stream_spec for module in modules]
+    for module, original in zip(modules, originals, strict=True):
+        module.stream_spec = partial(original, **way) if way else lambda *_: None
     try:
         yield
     finally:
-        gemm_nvfp4.stream_spec = original
+        for module, original in zip(modules, originals, strict=True):
+            module.stream_spec = original
+
+
+def run(out: Any, x: Any, weight: Any, stream: Any) -> None:
+    """A product, or the head where logits are wanted."""
+    if out.dtype == 'float32':
+        head_nvfp4.head_nvfp4(out, x, weight, cases.SOFTCAP, stream)
+    else:
+        gemm_nvfp4.gemm_nvfp4(out, x, weight, stream)
 
 
 def sweep(bench: kernels.Bench, model: str, rows: tuple[int, ...], most: int) -> int:
     """All products of a model; how many ways gave other bits."""
     cp, stream = bench.cp, bench.stream
     info, hardware = device.info(), device.has_e2m1_conversion()
-    chosen = {(name, count): ways(shape, count, name == 'gate-up', hardware,
+    chosen = {(name, count): ways(shape, count, FORMS.get(name, 0), hardware,
                                   info.shared_bytes_per_block, info.num_multiprocessors, most)
               for name, shape in SHAPES[model].items() for count in rows}
     kernels.compile_together([spec for (name, count), found in chosen.items() for way in found
@@ -99,19 +112,22 @@ def sweep(bench: kernels.Bench, model: str, rows: tuple[int, ...], most: int) ->
             x = cases.random_rows(cp, (count, shape[1]), 2)
             expected = None
             for way in (None, *chosen[name, count]):
-                out = cases.poisoned(cp, (count, shape[0]), 'bf16')
+                out = cases.poisoned(cp, (count, shape[0]), 'f32' if name == 'head' else 'bf16')
                 cp.cuda.runtime.deviceSynchronize()
                 with shared_out(way):
-                    gemm_nvfp4.gemm_nvfp4(out, x, made, stream)
+                    run(out, x, made, stream)
                     stream.synchronize()
                     if expected is None:
                         expected = out.copy()
                     right = bool((out == expected).all())
                     wrong += not right
-                    times = bench.times_us(lambda i, out=out, x=x, weights=weights:
-                                           gemm_nvfp4.gemm_nvfp4(
-                                               out, x, weights[i % len(weights)], stream))
-                _report(bench, gemm_nvfp4.bytes_moved(count, *shape, pair), times, right,
+                    times = bench.times_us(
+                        lambda i, out=out, x=x, weights=weights: run(
+                            out, x, weights[i % len(weights)], stream),
+                        8 if name == 'head' else 96)
+                num_bytes = (head_nvfp4.bytes_moved(count, *shape) if name == 'head'
+                             else gemm_nvfp4.bytes_moved(count, *shape, pair))
+                _report(bench, num_bytes, times, right,
                         layer=f'{model} {name}', rows=count, **(way or {'CLUSTER': 0}))
         del parts, made, weights
         cp.get_default_memory_pool().free_all_blocks()
@@ -119,11 +135,11 @@ def sweep(bench: kernels.Bench, model: str, rows: tuple[int, ...], most: int) ->
 
 
 def _spec(shape: tuple[int, int], count: int, name: str, way: dict[str, int]) -> Any:
-    info = device.info()
-    return gemm_nvfp4.stream_spec(
-        shape[1], count, name == 'gate-up', device.has_e2m1_conversion(),
-        fragment_order.row_tiles(shape[0], name == 'gate-up'), info.shared_bytes_per_block,
-        info.num_multiprocessors, **way)
+    info, form = device.info(), FORMS.get(name, 0)
+    return stream_nvfp4.spec(
+        shape[1], count, form, device.has_e2m1_conversion(),
+        fragment_order.row_tiles(shape[0], form == 1), gemm_nvfp4.cut(shape[1]),
+        info.shared_bytes_per_block, info.num_multiprocessors, **way)
 
 
 def _report(bench: kernels.Bench, num_bytes: int, times: list[float], right: bool,

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // stream_nvfp4: out = x W^T for 2 to 16 rows, W in NVFP4, fragment order; weights as a stream
-//               with GEGLU: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
+//   with FORM 1: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
+//   with FORM 2: out = cap * tanh(x W^T / cap) in f32, the head
 //
-// out        (T, N) bf16; with GEGLU (T, I)
+// out        (T, N) bf16, FORM 1 (T, I), FORM 2 f32
 // x          (T, M) bf16
 // codes, scales  of (N, M), or (2 I, M), in fragment order
 // row_scales (N / 16, 2) f32   of rows 0..7 and 8..15 of each row tile
@@ -18,7 +19,8 @@
 // which a stage is STAGE_TILES tiles of each of them; TEAMS warps share a part and take such
 // groups of row tiles by turns. Behind each turn all meet: a warp leaves its totals with the block
 // that has that row of x (those of equal token % CLUSTER), which adds them in the order of the
-// parts. Operands, sums and their order are those of gemm_nvfp4 and gemv_nvfp4, bit for bit.
+// parts. Operands, sums and their order are those of gemm_nvfp4 and gemv_nvfp4, or head_nvfp4,
+// bit for bit.
 //
 // Cluster b does row tiles b `each` + min(b, `more`) and on, one more where b < `more`.
 //
@@ -29,10 +31,9 @@
 // of columns; totals.
 // PRECOND: M a multiple of 8, x and out 16-byte aligned; at most 16 rows a cluster (blockIdx.y);
 // K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES, STAGE_TILES *
-// ROW_TILES at most 8, STAGES at least 2; CLUSTER 1, 2, 4 or 8; at most half as many row tiles of a
-// cluster as MOST_SCALES and as threads.
+// ROW_TILES at most 8, STAGES at least 2; CLUSTER 1, 2, 4 or 8; TEAMS * ROW_TILES at most 16.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, BLOCKS (of 8 activation rows: 1 or
-// 2), GEGLU, CLUSTER, TEAMS, ROW_TILES, STAGE_TILES, STAGES, E2M1_HARDWARE.
+// 2), FORM, CLUSTER, TEAMS, ROW_TILES, STAGE_TILES, STAGES, E2M1_HARDWARE.
 
 #include "prefill_tile.cuh"
 
@@ -52,8 +53,13 @@
 #define TOKENS (8 * BLOCKS / CLUSTER)
 #define TOKEN_STRIDE (CLUSTER == 1 ? 20 : 24)
 #define TOTAL_SIZE (TOKENS * TOKEN_STRIDE)
-#define MOST_SCALES 128
 #define LOADS_AT_ONCE 4                  // tiles of activations
+#define FETCHES (FORM != 2)              // nothing is known to follow a head
+#if FORM == 2
+#define OUTPUT float
+#else
+#define OUTPUT u16
+#endif
 
 extern __shared__ __align__(16) uint4 stream_memory[];
 
@@ -126,10 +132,11 @@ __device__ __forceinline__ float sum_of_parts(const float* totals, int token, in
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) BLOCKS_OF_CLUSTER
-stream_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
+stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
              const u32* __restrict__ scales, const float* __restrict__ row_scales, int num_tokens,
-             int each, int more, int num_outputs, const __grid_constant__ FetchAhead fetch) {
-    __shared__ float tile_scales[MOST_SCALES];
+             int each, int more, int num_outputs, float cap,
+             const __grid_constant__ FetchAhead fetch) {
+    __shared__ float tile_scales[2 * TURN];
     const int lane = __shfl_sync(FULL_MASK, threadIdx.x & (WARP - 1), threadIdx.x);
     const int warp = __shfl_sync(FULL_MASK, (int)threadIdx.x / WARP, 0);
     const int g = lane >> 2, t = lane & 3, team = warp / PARTS;
@@ -152,14 +159,13 @@ stream_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ code
         request_stage(ring + i * STAGE_VECTORS, next, lane);
         commit_copies();
     }
-    u32 own_scale = 0;
-    if (threadIdx.x < 2 * count)
-        own_scale = load_activation_word(row_scales + 2 * row_tile + threadIdx.x);
+    u32 own_scale = 0;                   // of the turn's row tiles
+    const float* own_scales = row_scales + 2 * row_tile + threadIdx.x;
+    if (threadIdx.x < 2 * min(count, TURN)) own_scale = load_activation_word(own_scales);
     arrive_at_cluster();                 // so that others may write here
     wait_for_previous_kernel();
 
     place_rows(rows, x, first_token, num_tokens, rank * PARTS, warp, lane);
-    if (threadIdx.x < 2 * count) tile_scales[threadIdx.x] = __uint_as_float(own_scale);
     if (TEAMS > 1) __syncthreads();
     else __syncwarp();
     PeerAddress peers[2];                // where the totals of even and of odd columns go
@@ -173,7 +179,9 @@ stream_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ code
 #pragma unroll 1
     for (int turn = 0; turn < count; turn += TURN) {
         const int first = turn + team * ROW_TILES;
-        const bool asks = warp == WARPS - 1 && blockIdx.y == 0 && turn + TURN >= count;
+        if (turn > 0 && threadIdx.x < 2 * min(count - turn, TURN))
+            own_scale = load_activation_word(own_scales + 2 * turn);
+        const bool asks = FETCHES && warp == WARPS - 1 && blockIdx.y == 0 && turn + TURN >= count;
         if (asks && fetch.early) fetch_ahead(fetch, lane);
         float acc[ROW_TILES][2][BLOCKS][4] = {};
         if (first < count && in_matrix) {
@@ -209,6 +217,7 @@ stream_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ code
         if (asks && !fetch.early) fetch_ahead(fetch, lane);
         if (CLUSTER > 1) wait_for_cluster();         // all have begun, or read the totals before
         else if (turn > 0) __syncthreads();
+        if (threadIdx.x < 2 * TURN) tile_scales[threadIdx.x] = __uint_as_float(own_scale);
 #pragma unroll
         for (int r = 0; r < ROW_TILES; ++r)
             if (in_matrix && first + r < count)
@@ -222,20 +231,23 @@ stream_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ code
         if (CLUSTER > 1) arrive_at_cluster(), wait_for_cluster();
         else __syncthreads();
 
-        const int rows_out = GEGLU ? 8 : 16, outputs = rows_out * TOKENS;
+        const int rows_out = FORM == 1 ? 8 : 16, outputs = rows_out * TOKENS;
         for (int i = threadIdx.x; i < min(count - turn, TURN) * outputs; i += WARPS * WARP) {
             const int r = i / outputs, own = i % outputs / rows_out, row = i % rows_out;
             const int token = first_token + own * CLUSTER + rank;
             const int column = (row_tile + turn + r) * rows_out + row;
             if (token >= num_tokens || column >= num_outputs) continue;
             const float* of_tile = totals + r * K_WARPS * TOTAL_SIZE;
-            const float* own_scales = tile_scales + 2 * (turn + r);
-            float value = sum_of_parts(of_tile, own, row) * own_scales[row >> 3];
-#if GEGLU
-            const float up = sum_of_parts(of_tile, own, row + 8) * own_scales[1];
+            float value = sum_of_parts(of_tile, own, row) * tile_scales[2 * r + (row >> 3)];
+#if FORM == 2
+            out[(u64)token * num_outputs + column] = cap * tanhf(value / cap);
+#else
+#if FORM == 1
+            const float up = sum_of_parts(of_tile, own, row + 8) * tile_scales[2 * r + 1];
             value = gelu_tanh(rounded_to_bf16(value)) * rounded_to_bf16(up);
 #endif
             out[(u64)token * num_outputs + column] = to_bf16(value);
+#endif
         }
         if (CLUSTER > 1 && turn + TURN < count) arrive_at_cluster();
     }

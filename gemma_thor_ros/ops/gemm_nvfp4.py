@@ -67,7 +67,7 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
         launch_single(out, x, weight, served, 1.0, stream, ahead)
         return
     if served.file == 'stream_nvfp4':
-        _launch_stream(out, x, weight, served, num_tokens, stream, ahead)
+        launch_stream(out, x, weight, served, num_tokens, 1.0, stream, ahead)
         return
     kernel = device.compiled(served)
     constants = dict(served.defines)
@@ -90,8 +90,9 @@ def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, 
                        values, TILE_BYTES, 0, device.info().shared_bytes_per_block, share))
 
 
-def _launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
-                   num_tokens: int, stream: Any, ahead: FetchAhead) -> None:
+def launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
+                  num_tokens: int, cap: float, stream: Any, ahead: FetchAhead = NOTHING) -> None:
+    """Enqueue the kernel of 2 to 16 rows, once for each 16 of them; cap: the head's."""
     values = dict(streamed.defines)
     share = stream_nvfp4.share(weight.num_row_tiles, device.info().num_multiprocessors,
                                values['CLUSTER'])
@@ -99,7 +100,8 @@ def _launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpe
                   (share.clusters * values['CLUSTER'], -(-num_tokens // ROWS_PER_LAUNCH_TILE)),
                   stream_nvfp4.warps(values) * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, num_tokens, share.each,
-                   share.more, weight.num_outputs, ahead), stream, stream_nvfp4.shared_bytes(values))
+                   share.more, weight.num_outputs, cap, ahead), stream,
+                  stream_nvfp4.shared_bytes(values))
 
 
 @cache
@@ -131,7 +133,7 @@ def stream_spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool
     """What is compiled for 2 rows or more as a stream; None: `spec` serves them."""
     if num_row_tiles < _FEWEST_STREAMED * multiprocessors and not override:
         return None
-    return stream_nvfp4.spec(columns, num_tokens, interleaved, hardware, num_row_tiles,
+    return stream_nvfp4.spec(columns, num_tokens, int(interleaved), hardware, num_row_tiles,
                              cut(columns), shared_limit, multiprocessors, **override)
 
 

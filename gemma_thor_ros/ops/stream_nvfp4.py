@@ -16,10 +16,9 @@ from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS
 MULTIPROCESSORS = 132                    # of an H200, where the costs below were measured
 TILE_BYTES = 576                         # codes and scales
 _CLUSTER_BYTES = 200 << 10               # devices whose blocks have as much have clusters, too
-_FIXED_BYTES = 512                       # of shared memory: the scales of the rows
+_FIXED_BYTES = 128                       # of shared memory: the scales of a turn's rows
 CLUSTERS = (1,)                          # blocks of one, that are considered
 _MOST_WARPS = 16
-MOST_ROW_TILES = 64                     # of a cluster: what the scales have room for
 _REGISTERS = 65536
 # ns, of one multiprocessor of an H200 (bench/LOG.md)
 _WEIGHTS = 34.0                          # bytes of weights a ns, when all read
@@ -38,20 +37,21 @@ class Share(NamedTuple):
 
 
 @cache
-def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_row_tiles: int,
+def spec(columns: int, num_tokens: int, form: int, hardware: bool, num_row_tiles: int,
          cut: tuple[int, int], shared_limit: int, multiprocessors: int = MULTIPROCESSORS,
          **override: int) -> KernelSpec | None:
     """What is compiled, or None where gemm_nvfp4.cu serves; `override` is for measurements.
 
-    cut: parts of the columns and tiles of each. None: a part is not full, or the rows do not fit
-    into shared memory. The cheapest of all ways that fit; none changes a bit of the result.
+    form: 0 plain, 1 gate and up, 2 the head. cut: parts of the columns and tiles of each. None: a
+    part is not full, or the rows do not fit into shared memory. The cheapest of all ways that fit;
+    none changes a bit of the result.
     """
     parts, tiles = cut
     column_tiles = -(-columns // TILE_COLUMNS)
     if parts * tiles != column_tiles:
         return None
     fixed = {'COLUMNS': columns, 'COLUMN_TILES': column_tiles, 'K_WARPS': parts,
-             'WARP_TILES': tiles, 'BLOCKS': 1 if num_tokens <= 8 else 2, 'GEGLU': int(interleaved),
+             'WARP_TILES': tiles, 'BLOCKS': 1 if num_tokens <= 8 else 2, 'FORM': form,
              'E2M1_HARDWARE': int(hardware)}
     best: tuple[float, dict[str, int]] | None = None
     for cluster in CLUSTERS:
@@ -63,7 +63,7 @@ def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_r
                     values = {**fixed, 'CLUSTER': cluster, 'TEAMS': teams, 'ROW_TILES': row_tiles,
                               'STAGE_TILES': stage_tiles, **override}
                     values.setdefault('STAGES', _stages(values, shared_limit))
-                    if not fits(values, num_row_tiles, shared_limit, multiprocessors):
+                    if not fits(values, shared_limit):
                         continue
                     found = cost(values, num_row_tiles, multiprocessors)
                     if best is None or found < best[0]:
@@ -89,14 +89,11 @@ def shared_bytes(values: dict[str, int]) -> int:
     return warps(values) * ring + _rows_bytes(values) + _totals_bytes(values)
 
 
-def fits(values: dict[str, int], num_row_tiles: int, shared_limit: int,
-         multiprocessors: int) -> bool:
+def fits(values: dict[str, int], shared_limit: int) -> bool:
     """Whether a block may be like this."""
     count = warps(values)
-    _, each, more = share(num_row_tiles, multiprocessors, values['CLUSTER'])
     return (count <= _MOST_WARPS and values['STAGES'] >= 2
             and values['WARP_TILES'] % values['STAGE_TILES'] == 0
-            and each + bool(more) <= min(MOST_ROW_TILES, 16 * count)
             and _registers(values) * count * 32 <= _REGISTERS
             and shared_bytes(values) + _FIXED_BYTES <= shared_limit)
 
@@ -136,4 +133,4 @@ def _totals_bytes(values: dict[str, int]) -> int:
 
 def _registers(values: dict[str, int]) -> int:
     """Of a thread, about: sums, a tile of rows, and what else a tile needs."""
-    return 48 + 8 * values['BLOCKS'] * (values['ROW_TILES'] + 1)
+    return 56 + 8 * values['BLOCKS'] * (values['ROW_TILES'] + 1)

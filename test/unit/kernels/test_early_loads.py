@@ -37,7 +37,7 @@ ARCH = 'sm_90a'                          # the first that has the wait
 GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
 SINGLE = gemm_nvfp4.single_spec(5376, True, False, 2688, 232448)
 SINGLE_AFFINE = gemm_affine.single_spec(5376, 4, 64, 'geglu', 232448, num_row_tiles=2688)
-STREAM = stream_nvfp4.spec(2816, 16, False, False, 512, (11, 4), 232448)
+STREAM = stream_nvfp4.spec(2816, 16, 0, False, 512, (11, 4), 232448)
 assert SINGLE and SINGLE_AFFINE and STREAM
 # spec, loads that lie before the wait: tiles of weights with their scales, weights of norms
 WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),

@@ -31,38 +31,37 @@ def test_what_is_planned_keeps_what_the_kernel_asks_for(row_tiles: int, columns:
                                                         multiprocessors: int) -> None:
     for rows in (2, 16):
         for cluster in (1, 2, 4, 8):
-            spec = stream_nvfp4.spec(columns, rows, False, False, row_tiles,
+            spec = stream_nvfp4.spec(columns, rows, 0, False, row_tiles,
                                      gemm_nvfp4.cut(columns), limit, multiprocessors,
                                      CLUSTER=cluster)
             if spec is None:
                 continue
             values = dict(spec.defines)
-            most = -(-row_tiles // stream_nvfp4.share(row_tiles, multiprocessors, cluster).clusters)
             threads = stream_nvfp4.warps(values) * 32
             assert limit == LARGE or cluster == 1        # where there are clusters
             assert values['K_WARPS'] * values['WARP_TILES'] * 64 == columns
             assert (values['K_WARPS'], values['WARP_TILES']) == gemm_nvfp4.cut(columns)
             assert values['WARP_TILES'] % values['STAGE_TILES'] == 0
             assert values['STAGE_TILES'] * values['ROW_TILES'] <= 8 and values['STAGES'] >= 2
-            assert 2 * most <= min(threads, 2 * stream_nvfp4.MOST_ROW_TILES) and threads <= 512
-            assert stream_nvfp4.shared_bytes(values) + 512 <= limit
+            assert values['TEAMS'] * values['ROW_TILES'] <= 16 and threads <= 512
+            assert stream_nvfp4.shared_bytes(values) + 128 <= limit
 
 
 def test_the_cheapest_way_that_fits_is_taken() -> None:
-    found = [stream_nvfp4.spec(2816, 16, False, False, 512, (11, 4), LARGE, 132, ROW_TILES=count)
+    found = [stream_nvfp4.spec(2816, 16, 0, False, 512, (11, 4), LARGE, 132, ROW_TILES=count)
              for count in (1, 2, 4)]
     costs = [stream_nvfp4.cost(dict(spec.defines), 512, 132) for spec in found if spec]
-    best = stream_nvfp4.spec(2816, 16, False, False, 512, (11, 4), LARGE, 132)
+    best = stream_nvfp4.spec(2816, 16, 0, False, 512, (11, 4), LARGE, 132)
     assert best and len(costs) == 3
     assert stream_nvfp4.cost(dict(best.defines), 512, 132) <= min(costs)
 
 
 def test_where_no_stream_serves() -> None:
     cut = gemm_nvfp4.cut(64 * 17)
-    assert stream_nvfp4.spec(64 * 17, 16, False, False, 512, cut, LARGE) is None  # a tile too many
+    assert stream_nvfp4.spec(64 * 17, 16, 0, False, 512, cut, LARGE) is None  # a tile too many
     cut = gemm_nvfp4.cut(8192)                       # 262 KB of rows in one block
-    assert stream_nvfp4.spec(8192, 16, False, False, 512, cut, LARGE, CLUSTER=1) is None
-    assert stream_nvfp4.spec(8192, 16, False, False, 512, cut, LARGE, CLUSTER=4)
-    assert stream_nvfp4.spec(8192, 16, False, False, 512, cut, SMALL, CLUSTER=4) is None
+    assert stream_nvfp4.spec(8192, 16, 0, False, 512, cut, LARGE, CLUSTER=1) is None
+    assert stream_nvfp4.spec(8192, 16, 0, False, 512, cut, LARGE, CLUSTER=4)
+    assert stream_nvfp4.spec(8192, 16, 0, False, 512, cut, SMALL, CLUSTER=4) is None
     spec = gemm_nvfp4.served_spec(64 * 17, 16, False, False, 512, LARGE, 132)
     assert spec.file == 'gemm_nvfp4'
