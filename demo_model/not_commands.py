@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from demo_model import heldout_phrases, smalltalk
 from demo_model import wordings_seventh as said
-from demo_model.commands import Command, motion_command
+from demo_model.commands import Command, motion_command, say
 from demo_model.dialogue_phrases import HELD_NEGATIONS
 from demo_model.episode import Episode
 from demo_model.filling import fill
@@ -47,11 +47,12 @@ _OTHER_SHARE = 0.15                      # of the commands inside: for tools of 
 _WORDED_SHARE = 0.4                      # of motions inside: worded as any command, not just verb, way and amount
 _NEXT_SHARE = 0.6                        # of questions back: with the user's answer
 _TWO_SHARE = 0.12                        # of motions inside: two of them
+_SAY_SHARE = 0.3                         # of conditions for other tools than motions: texts
 _TOWARDS_SHARE = 0.06                    # of drives: a number, and an 'in' that is no inch
 _HELD_NEGATED = tuple(text.replace('{bad}', '{base}') for text in HELD_NEGATIONS)
 _QUESTIONS = tuple(
     apart(texts, smalltalk.QUESTIONS[1])
-    for texts in (said.QUESTIONS_BASE, said.QUESTIONS_ING, said.QUESTIONS_PAST, said.QUESTIONS_SHORT)
+    for texts in (said.QUESTIONS_BASE, said.QUESTIONS_ING, said.QUESTIONS_PAST, said.QUESTIONS_SHORT, said.QUESTIONS_AMOUNT)
 )
 _TOLD = tuple(apart(texts, ()) for texts in (said.STATEMENTS_BASE, said.STATEMENTS_PAST))
 _EVENTS = apart(said.EVENTS, ())
@@ -145,7 +146,7 @@ def _any_command(tools: list[Tool], rng: random.Random) -> Command | None:
 
 def _finished(text: str, command: Command | None, rng: random.Random) -> str:
     """As people type it; words of other tools stay as they are."""
-    if command is not None and command.tool.kind is not None:
+    if command is not None and (command.tool.kind is not None or command.open_end):
         return text[:1].upper() + text[1:] if rng.random() < 0.5 else text
     return roughen(text, rng, NUMBER_WORDS, typo_rate=0.05)
 
@@ -166,6 +167,8 @@ def not_command(tools: list[Tool], rng: random.Random) -> list[Episode]:
         if rng.random() < _WORDED_SHARE:
             worded = _any_command(motions, rng)
             one, command = (None, worded) if worded else (one, command)
+    elif kind == 'condition' and rng.random() < _SAY_SHARE and (saying := [tool for tool in tools if tool.intent == 'say']):
+        command = say(saying[0], rng, False)
     else:
         command = _any_command([tool for tool in tools if tool not in motions] or tools, rng)
     if command is None:
@@ -189,7 +192,11 @@ def not_command(tools: list[Tool], rng: random.Random) -> list[Episode]:
     if kind == 'condition':
         event = fill(pick(rng, _EVENTS), rng, {})
         slots = _both(slots, second, rng) if second and rng.random() < 0.6 else slots
-        text = fill(pick(rng, _FRONT if rng.random() < 0.6 else _END), rng, {**slots, 'e': event})
+        template = pick(rng, _FRONT if rng.random() < 0.6 or command.open_end else _END)
+        while command.open_end and not template.endswith('{base}'):
+            template = pick(rng, _FRONT)
+        other = inside(rng.choice(motions), rng).slots['base'] if motions else 'do nothing'
+        text = fill(template, rng, {**slots, 'e': event, 'other': other})
         if second and 'and' not in slots['base']:
             text = f'{second.slots["base"]} {pick(rng, ("and", "and then", "then", "and,"))} {text}'
         reply = CAN_NOT_WAIT
@@ -203,12 +210,14 @@ def not_command(tools: list[Tool], rng: random.Random) -> list[Episode]:
 
 
 def _question(one: Inside | None, slots: dict[str, str], rng: random.Random) -> str:
-    base, ing, past, short = _QUESTIONS
+    base, ing, past, short, amount = _QUESTIONS
     draw = rng.random()
-    if one is not None and draw < 0.5:
+    if one is not None and draw > 0.88:
+        text = fill(pick(rng, amount), rng, slots)
+    elif one is not None and draw < 0.5:
         text = fill(pick(rng, past), rng, slots) if draw < 0.25 else fill(pick(rng, short), rng, _short(one, rng))
     else:
-        text = fill(pick(rng, ing if slots['ing'] and draw > 0.85 else base), rng, slots)
+        text = fill(pick(rng, ing if slots['ing'] and draw > 0.8 else base), rng, slots)
     return text + '?' if rng.random() < 0.7 and text[-1] not in '.?"' else text
 
 
@@ -310,7 +319,7 @@ def _choice(motions: list[Tool], command: Command, slots: dict[str, str], rng: r
         answer = f'{one.slots["way"]} {one.slots["q"]}' if rng.random() < 0.5 else f'{one.slots["q"]} {one.slots["way"]}'
         return _then(f'How far should I {action}, and in which direction?', text, answer, one.command, rng)
     joint = pick(rng, (' or ', ' or ', ' or ', ', or ', ' or maybe ', ' or perhaps '))
-    text = pick(rng, ('{v} {w} {q}', '{v} {q} {w}', '{v} {w} by {q}', 'please {v} {w} {q}', '{v} {w} {q}?'))
+    text = pick(rng, ('{v} {w} {q}', '{v} {q} {w}', '{v} {w} by {q}', 'please {v} {w} {q}', '{v} {w} {q}?', '{q} {w}', '{w} {q}', '{q} {w}?', 'should it be {q} {w}?', 'is it {q} {w}?'))
     text = text.replace('{v}', verb).replace('{q}', one.slots['q'] + joint + other.text).replace('{w}', one.slots['way'])
     return _then(how_far(tool, str(values['direction'])), text, one.slots['q'], one.command, rng)
 
