@@ -127,8 +127,9 @@ def sweep(bench: kernels.Bench, model: str, rows: tuple[int, ...], most: int) ->
                         8 if name == 'head' else 96)
                 num_bytes = (head_nvfp4.bytes_moved(count, *shape) if name == 'head'
                              else gemm_nvfp4.bytes_moved(count, *shape, pair))
-                _report(bench, num_bytes, times, right,
-                        layer=f'{model} {name}', rows=count, **(way or {'CLUSTER': 0}))
+                _report(bench, num_bytes, times, right, layer=f'{model} {name}', rows=count,
+                        clusters=_clusters(shape, count, name, way) if way else 0,
+                        **(way or {'CLUSTER': 0}))
         del parts, made, weights
         cp.get_default_memory_pool().free_all_blocks()
     return wrong
@@ -140,6 +141,15 @@ def _spec(shape: tuple[int, int], count: int, name: str, way: dict[str, int]) ->
         shape[1], count, form, device.has_e2m1_conversion(),
         fragment_order.row_tiles(shape[0], form == 1), gemm_nvfp4.cut(shape[1]),
         info.shared_bytes_per_block, info.num_multiprocessors, **way)
+
+
+def _clusters(shape: tuple[int, int], count: int, name: str, way: dict[str, int]) -> int:
+    """How many the device has room for, as it says."""
+    spec = _spec(shape, count, name, way)
+    values = dict(spec.defines)
+    return device.clusters_at_once(device.compiled(spec), values['CLUSTER'],
+                                   stream_nvfp4.warps(values) * 32,
+                                   stream_nvfp4.shared_bytes(values))
 
 
 def _report(bench: kernels.Bench, num_bytes: int, times: list[float], right: bool,

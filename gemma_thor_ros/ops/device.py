@@ -24,7 +24,7 @@ import numpy.typing as npt
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.schema import ConfigError, DeviceError
 
-_PROGRAMMATIC_STREAM_SERIALIZATION = 6   # CUlaunchAttributeID
+_CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6    # CUlaunchAttributeID
 _SHARED_WITHOUT_ASKING = 48 << 10        # of a block, fixed and dynamic; more has to be requested
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3       # cudaMemcpyKind
 _distrusted: list[str] = []              # why the e2m1 conversion is not used, if it is not
@@ -34,7 +34,7 @@ _HARMLESS = {1, _OUT_OF_MEMORY, 98, 701, 900, 901, 902, 903, 904, 905, 906, 907,
 
 
 class _LaunchAttribute(ctypes.Structure):
-    # CUlaunchAttribute: an enum, padding, and a union of 64 bytes of which we set the first int
+    # CUlaunchAttribute: an enum, padding, and a union of 64 bytes of which we set the first ints
     _fields_ = (('id', ctypes.c_int), ('pad', ctypes.c_int), ('value', ctypes.c_int * 16))
 
 
@@ -158,6 +158,25 @@ def launch(kernel: Kernel, grid: tuple[int, ...], threads: int, args: tuple[Any,
     if status:
         raise _failure(status, f'{kernel.spec}, grid {grid}, {threads} threads, {shared_bytes} '
                                'bytes of shared memory')
+
+
+@cache
+def clusters_at_once(kernel: Kernel, size: int, threads: int, shared_bytes: int) -> int:
+    """How many clusters of so many blocks this device has room for; 0: it has no clusters.
+
+    Blocks of a cluster lie in one part of the device, so some multiprocessors may be left over.
+    """
+    kernel.allow_shared(shared_bytes)
+    attribute = _LaunchAttribute(id=_CLUSTER_DIMENSION)
+    attribute.value[:3] = (size, 1, 1)
+    config = _LaunchConfig(shared_bytes=shared_bytes, attributes=ctypes.pointer(attribute),
+                           num_attributes=1)
+    config.grid[:] = (size * info().num_multiprocessors, 1, 1)
+    config.block[:] = (threads, 1, 1)
+    found = ctypes.c_int()
+    status = _driver().cuOccupancyMaxActiveClusters(
+        ctypes.byref(found), ctypes.c_void_p(kernel.handle), ctypes.byref(config))
+    return 0 if status else found.value
 
 
 def capture(stream: Any, enqueue: Callable[[], None]) -> Any:

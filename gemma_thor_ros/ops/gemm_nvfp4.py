@@ -93,15 +93,16 @@ def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, 
 def launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
                   num_tokens: int, cap: float, stream: Any, ahead: FetchAhead = NOTHING) -> None:
     """Enqueue the kernel of 2 to 16 rows, once for each 16 of them; cap: the head's."""
-    values = dict(streamed.defines)
-    share = stream_nvfp4.share(weight.num_row_tiles, device.info().num_multiprocessors,
-                               values['CLUSTER'])
-    device.launch(device.compiled(streamed),
-                  (share.clusters * values['CLUSTER'], -(-num_tokens // ROWS_PER_LAUNCH_TILE)),
-                  stream_nvfp4.warps(values) * 32,
+    values, kernel = dict(streamed.defines), device.compiled(streamed)
+    cluster, threads = values['CLUSTER'], stream_nvfp4.warps(values) * 32
+    shared_bytes = stream_nvfp4.shared_bytes(values)
+    most = device.clusters_at_once(kernel, cluster, threads, shared_bytes) if cluster > 1 else 0
+    share = stream_nvfp4.share(weight.num_row_tiles, device.info().num_multiprocessors, cluster,
+                               most)
+    device.launch(kernel, (share.clusters * cluster, -(-num_tokens // ROWS_PER_LAUNCH_TILE)),
+                  threads,
                   (out, x, weight.codes, weight.scales, weight.row_scales, num_tokens, share.each,
-                   share.more, weight.num_outputs, cap, ahead), stream,
-                  stream_nvfp4.shared_bytes(values))
+                   share.more, weight.num_outputs, cap, ahead), stream, shared_bytes)
 
 
 @cache

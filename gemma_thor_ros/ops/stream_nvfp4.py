@@ -71,10 +71,13 @@ def spec(columns: int, num_tokens: int, form: int, hardware: bool, num_row_tiles
     return KernelSpec.of('stream_nvfp4', **best[1]) if best else None
 
 
-def share(num_row_tiles: int, multiprocessors: int, cluster: int) -> Share:
-    """One block on each multiprocessor, as far as clusters find enough of them in one place."""
+def share(num_row_tiles: int, multiprocessors: int, cluster: int, at_once: int = 0) -> Share:
+    """One block on each multiprocessor, as far as clusters find enough of them in one place.
+
+    at_once: how many clusters do, where it is known.
+    """
     usable = multiprocessors - (multiprocessors // 33 if cluster > 2 else 0)
-    clusters = max(1, min(num_row_tiles, usable // cluster))
+    clusters = max(1, min(num_row_tiles, at_once or usable // cluster))
     return Share(clusters, num_row_tiles // clusters, num_row_tiles % clusters)
 
 

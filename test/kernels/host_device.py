@@ -138,6 +138,7 @@ def host_device(emulator: Emulator, monkeypatch: Any) -> HostStream:
         'release_unused': lambda: None, 'timed_event': HostEvent,
         'elapsed_us': lambda start, end: 2.0, 'pci_bus_id': lambda: 'none',
         'has_e2m1_conversion': lambda: False, 'is_here': lambda array: False,
+        'clusters_at_once': lambda *_: 1,
         'info': lambda: device.DeviceInfo('emulator', 'sm_80', 3, 101376, 0)}
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(device, name, stand_in)

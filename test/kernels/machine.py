@@ -62,6 +62,7 @@ def emulated_machine(emulator: Emulator, monkeypatch: Any) -> Machine:
 
     monkeypatch.setattr(device, 'compiled', compiled)
     monkeypatch.setattr(device, 'launch', launch)
+    monkeypatch.setattr(device, 'clusters_at_once', lambda *_: 1)
     monkeypatch.setattr(device, 'info', lambda: device.DeviceInfo(
         'emulator', 'sm_80', 3, 101376, 0))
     return Machine(np, None, True)
