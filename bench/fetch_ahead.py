@@ -71,6 +71,7 @@ class Rings:
     def __init__(self, affine: bool) -> None:
         self.module: Any = gemm_affine if affine else gemm_nvfp4
         self.chosen: dict[tuple[int, int], dict[str, int]] = {}
+        self.tried: dict[tuple[int, int], list[dict[str, int]]] = {}     # the better ones
         self.asked: dict[tuple[int, int], Any] = {}  # arguments of single_spec
         self._original: Callable[..., Any] = self.module.single_spec
         self.module.single_spec = self._spec
@@ -103,6 +104,8 @@ class Rings:
                             and resident >= own['MIN_BLOCKS'] - 1 and (tiles > 1 or stages == 6)
                             and gemv.fits({**own, **variant}, tile_bytes, sums, limit)):
                         found.append(variant)
+                        if (resident + 1) * own['K_WARPS'] <= 32:    # of 64 registers a thread
+                            found.append({**variant, 'ROOM': resident + 1})
         specs = [self._original(*args, **options, **variant) for variant in found]
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda one: compiler.cached_cubin(one, device.info().arch), specs))
@@ -136,19 +139,22 @@ class Sweep:
         """Each shape's rings beside the best of the others; what gains half a percent stays."""
         self.us(plan)
         for key in sorted(rings.asked):
-            least = min(self.us(plan), self.us(plan))
+            least = first = min(self.us(plan), self.us(plan))
             print(f'-- {key[0]} columns, {key[1]} row tiles: {least:.2f} us', flush=True)
-            best: dict[str, int] = {}
-            for variant in rings.variants(key):
+            best: dict[str, int] = rings.chosen.get(key, {})
+            times = []
+            for variant in rings.tried.get(key) or rings.variants(key):
                 rings.chosen[key] = variant
                 try:
                     time = self.us(plan, key=list(key), **variant)
                 except Exception as error:  # noqa: BLE001 - a variant that asks for too much
                     print(f'{variant}: {error}'[:200], flush=True)
                     continue
-                if time < 0.995 * least:
+                times.append((time, variant))
+                if time < min(least, 0.996 * first):
                     best, least = variant, time
             rings.chosen[key] = best
+            rings.tried[key] = [variant for time, variant in times if time < 1.012 * least]
             print(f'-- {key[0]} columns, {key[1]} row tiles: {best or "own"}', flush=True)
 
     def without(self, plan: FetchPlan) -> None:

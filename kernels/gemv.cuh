@@ -17,9 +17,10 @@
 //
 // PRECOND: K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGE_TILES, STAGES (of a ring, at
-// least 2). Expected of who includes this: CODE_VECTORS and SCALE_VECTORS (16 bytes each, of a
-// tile), SUMS, ROW_POWERS (two powers of two that the row is multiplied by: of the first and of the
-// second pair of columns of each four; 0: none).
+// least 2), MIN_BLOCKS (resident on one multiprocessor), ROOM (for so many are there registers: one
+// more leaves room for the next launch's). Expected of who includes this: CODE_VECTORS and
+// SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is
+// multiplied by: of the first and of the second pair of columns of each four; 0: none).
 
 #include "prefill_tile.cuh"
 #include "fetch_ahead.cuh"

@@ -18,8 +18,7 @@
 // Widths of two planes have their codes multiplied, as in gemm_affine.
 //
 // PRECOND: GROUP 32 or 64, M a multiple of GROUP, x 16-byte aligned; those of gemv.cuh.
-// Constants: BITS, GROUP, RAW (of 2, 4 or 8 bits), FORM, MIN_BLOCKS (resident on one
-// multiprocessor); those of gemv.cuh.
+// Constants: BITS, GROUP, RAW (of 2, 4 or 8 bits), FORM; those of gemv.cuh.
 
 #include "affine_tile.cuh"
 
@@ -66,7 +65,7 @@ __device__ __forceinline__ void add_group(float (&total)[2], const AffineTile& w
     }
 }
 
-extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, ROOM)
 gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ words,
             const u32* __restrict__ scales, int each, int more, int num_outputs, float cap,
             const __grid_constant__ FetchAhead fetch) {

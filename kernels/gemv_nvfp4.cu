@@ -16,7 +16,7 @@
 //
 // PRECOND: M a multiple of 8, x 16-byte aligned; at most half as many row tiles a block as threads;
 // those of gemv.cuh.
-// Constants: FORM, MIN_BLOCKS (resident on one multiprocessor), E2M1_HARDWARE; those of gemv.cuh.
+// Constants: FORM, E2M1_HARDWARE; those of gemv.cuh.
 
 #define CODE_VECTORS TILE_CODE_VECTORS
 #define SCALE_VECTORS (TILE_SCALE_WORDS / 4)
@@ -32,7 +32,7 @@
 #define OUTPUT u16
 #endif
 
-extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, ROOM)
 gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
            const u32* __restrict__ scales, const float* __restrict__ row_scales, int each,
            int more, int num_outputs, float cap, const __grid_constant__ FetchAhead fetch) {

@@ -52,7 +52,8 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
     for resident in range(most, 0, -1):
         for stage_tiles, stages in rings:
             found = {**fixed, 'STAGE_TILES': stage_tiles, 'STAGES': stages,
-                     'MIN_BLOCKS': resident, **override}
+                     'MIN_BLOCKS': resident, 'ROOM': override.get('MIN_BLOCKS', resident),
+                     **override}
             ring = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
             if (found['WARP_TILES'] % found['STAGE_TILES'] == 0
                     and (override or ring <= _RING_BYTES)
