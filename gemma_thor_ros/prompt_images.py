@@ -83,11 +83,11 @@ class ImageReader:
         The last `num_new` of them are the request's, which errors count from 0. Raises
         RequestError for an image that can't be read, or one too many.
         """
-        count = _count(messages)
+        count = count_images(messages)
         if count > self._max_images:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST,
-                f'messages have {count} images, history included; at most {self._max_images} are '
+                f'messages: {count} images, history included; at most {self._max_images} are '
                 'taken (request.max_images)', 'messages')
         if not count:
             return list(messages)
@@ -100,7 +100,7 @@ class ImageReader:
 
     def fit(self, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Tell whether messages have no more images than a request may have."""
-        return _count(messages) <= self._max_images
+        return count_images(messages) <= self._max_images
 
     def _read_part(self, part: Any, where: str) -> Any:
         if not _is_image(part):
@@ -161,7 +161,8 @@ def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
     return content if isinstance(content, (list, tuple)) else ()
 
 
-def _count(messages: Sequence[Mapping[str, Any]]) -> int:
+def count_images(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many images messages have."""
     return sum(_is_image(part) for message in messages for part in _parts(message))
 
 

@@ -43,6 +43,7 @@ _IN_RESPONSES = (
     (re.compile(r'^messages(\[\d+\])?'), 'input'),
     (re.compile(r'^max_tokens\b'), 'max_output_tokens'),
 )
+_IN_HTTP = {'deadline': 'deadline_ms'}  # fields that a ROS goal has by other names
 _FOLDERS = re.compile(r'(?<![\w/:.])~?/(?:[^\s/\'",;:()]+/)+')
 
 
@@ -73,6 +74,7 @@ def error_body(code: ErrorCode, message: str, param: str = '') -> ErrorOut:
     _, kind, name = _TABLE.get(code, (500, 'server_error', 'internal_error'))
     if code in _OF_THE_MACHINE:
         message = without_folders(message)
+    param = _IN_HTTP.get(param, param)
     return ErrorOut(error=ErrorBody(message=message, type=kind, param=param or None, code=name))
 
 

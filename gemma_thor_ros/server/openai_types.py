@@ -10,11 +10,22 @@ and ignored; fields that would change the answer and that we can't serve are ref
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+
+def _no_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError('number_type', 'Input should be a number, not true or false')
+    return value
+
 
 JsonObject = dict[str, Any]
+# Numbers that a client sends; pydantic by itself takes true for 1.
+Whole = Annotated[int, BeforeValidator(_no_boolean)]
+Number = Annotated[float, BeforeValidator(_no_boolean)]
 PriorityName = Literal['background', 'agent', 'dialogue', 'operator']
 
 
@@ -61,23 +72,23 @@ class ChatCompletionRequest(OtherGuides):
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    min_tokens: int | None = None
-    seed: int | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: Whole | None = None
+    min_p: Number | None = None
+    repetition_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    max_tokens: Whole | None = None
+    max_completion_tokens: Whole | None = None
+    min_tokens: Whole | None = None
+    seed: Whole | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    logit_bias: dict[str, float] | None = None
+    stop_token_ids: list[Whole] | None = None
+    logit_bias: dict[str, Number] | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
-    n: int | None = Field(default=None, description='answers, which differ by their index')
+    top_logprobs: Whole | None = None
+    n: Whole | None = Field(default=None, description='answers, which differ by their index')
     functions: list[JsonObject] | None = Field(default=None, description='not served: tools are')
     function_call: str | JsonObject | None = Field(default=None, description='not served')
     modalities: list[str] | None = Field(default=None, description='text alone is served')
@@ -89,12 +100,12 @@ class ChatCompletionRequest(OtherGuides):
     )
     reasoning_effort: str | None = Field(default=None, description='none = thinking off')
     enable_thinking: bool | None = None
-    thinking_budget: int | None = Field(
+    thinking_budget: Whole | None = Field(
         default=None, description='tokens of thought at most; 0 = thinking off'
     )
     chat_template_kwargs: ChatTemplateKwargs | None = None
     priority: PriorityName | None = None
-    deadline_ms: float | None = Field(default=None, description='whole answer wanted within')
+    deadline_ms: Number | None = Field(default=None, description='whole answer wanted within')
 
 
 class FunctionOut(BaseModel):
@@ -188,33 +199,33 @@ class CompletionRequest(OtherGuides):
 
     model_config = ConfigDict(extra='ignore')
 
-    prompt: str | list[int] | list[str] | list[list[int]] = Field(
+    prompt: str | list[Whole] | list[str] | list[list[Whole]] = Field(
         description='text, which is encoded after a bos token, or token ids, taken as they are'
     )
     model: str | None = Field(default=None, description='checked when given')
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    max_tokens: int | None = Field(default=16, description='null = the default of the server')
-    min_tokens: int | None = None
-    seed: int | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: Whole | None = None
+    min_p: Number | None = None
+    repetition_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    max_tokens: Whole | None = Field(default=16, description='null = the default of the server')
+    min_tokens: Whole | None = None
+    seed: Whole | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    logit_bias: dict[str, float] | None = None
-    logprobs: int | None = Field(default=None, description='alternatives a token, 0 to 20')
+    stop_token_ids: list[Whole] | None = None
+    logit_bias: dict[str, Number] | None = None
+    logprobs: Whole | None = Field(default=None, description='alternatives a token, 0 to 20')
     echo: bool | None = Field(default=None, description='begin the text with the prompt')
-    n: int | None = None
-    best_of: int | None = Field(default=None, description='must be equal to n')
+    n: Whole | None = None
+    best_of: Whole | None = Field(default=None, description='must be equal to n')
     suffix: str | None = Field(default=None, description='not served')
     ignore_eos: bool | None = None
     priority: PriorityName | None = None
-    deadline_ms: float | None = Field(default=None, description='whole answer wanted within')
+    deadline_ms: Number | None = Field(default=None, description='whole answer wanted within')
 
 
 class CompletionLogprobs(BaseModel):

@@ -5,20 +5,37 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 
 from gemma_thor_ros.chat import answer_message
+from gemma_thor_ros.prompt_images import count_images
 from gemma_thor_ros.schema import ChatResult
 from gemma_thor_ros.server import openapi
 from gemma_thor_ros.server.errors import ResponseNotFound
 from gemma_thor_ros.server.json_body import JsonRoute
+from gemma_thor_ros.server.openai_types import JsonObject
 from gemma_thor_ros.server.response_input import messages_of
 from gemma_thor_ros.server.response_store import ResponseStore, Stored
 from gemma_thor_ros.server.response_types import Deleted, ResponseOut, ResponseRequest
 from gemma_thor_ros.server.responses import ResponseForm, empty_response, to_chat_request
 from gemma_thor_ros.server.security import request_id
 from gemma_thor_ros.server.service import Service
+from gemma_thor_ros.server.words import invalid
+
+
+def _check_images(before: Stored, new: Sequence[JsonObject], most: int) -> None:
+    """Refuse images that only a chain has too many of, which no other input would mend."""
+    earlier, added = count_images(before.messages), count_images(new)
+    if 0 < earlier <= most < earlier + added:
+        raise invalid(
+            f'input has {added} images and what previous_response_id goes on with has {earlier}; '
+            f'at most {most} are taken together (request.max_images). Earlier images are not '
+            'dropped: go on without new ones, or begin anew with the conversation as input and '
+            'fewer images',
+            'previous_response_id',
+        )
 
 
 def response_router(service: Service) -> APIRouter:
@@ -39,6 +56,8 @@ def response_router(service: Service) -> APIRouter:
         before = stored(body.previous_response_id) if body.previous_response_id else None
         new = messages_of(body.input)
         messages = (*before.messages, *new) if before is not None else new
+        if before is not None:
+            _check_images(before, new, service.config['request.max_images'])
         asked_id = request_id(request.scope, 'req')
         asked = to_chat_request(body, messages, asked_id)
         response = empty_response(f'resp_{uuid.uuid4().hex}', name, body, service.config)

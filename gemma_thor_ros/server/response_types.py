@@ -11,9 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from gemma_thor_ros.server.openai_types import (
     ChatTemplateKwargs,
     JsonObject,
+    Number,
     OtherGuides,
     PriorityName,
     TimingsOut,
+    Whole,
 )
 
 ItemStatus = Literal['in_progress', 'completed', 'incomplete']
@@ -60,7 +62,7 @@ class ResponseRequest(OtherGuides):
     include: list[str] | None = Field(
         default=None, description='message.output_text.logprobs is known, others are ignored'
     )
-    top_logprobs: int | None = None
+    top_logprobs: Whole | None = None
     stream: bool | None = None
     background: bool | None = Field(default=None, description='not served')
     conversation: str | JsonObject | None = Field(default=None, description='not served')
@@ -69,23 +71,23 @@ class ResponseRequest(OtherGuides):
         default=None, description='a prompt that does not fit is refused either way'
     )
     metadata: JsonObject | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    max_output_tokens: int | None = None
-    seed: int | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: Whole | None = None
+    min_p: Number | None = None
+    repetition_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    max_output_tokens: Whole | None = None
+    seed: Whole | None = None
     stop: str | list[str] | None = None
     enable_thinking: bool | None = None
-    thinking_budget: int | None = Field(
+    thinking_budget: Whole | None = Field(
         default=None, description='tokens of thought at most; 0 = thinking off'
     )
     chat_template_kwargs: ChatTemplateKwargs | None = None
     priority: PriorityName | None = None
-    deadline_ms: float | None = Field(default=None, description='whole answer wanted within')
+    deadline_ms: Number | None = Field(default=None, description='whole answer wanted within')
 
 
 class OutputText(BaseModel):

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gemma_thor_ros.schema import ChatRequest
 from gemma_thor_ros.server.json_body import JsonRoute
-from gemma_thor_ros.server.openai_types import ChatTemplateKwargs, JsonObject
+from gemma_thor_ros.server.openai_types import ChatTemplateKwargs, JsonObject, Whole
 from gemma_thor_ros.server.service import Service
 from gemma_thor_ros.server.words import invalid
 
@@ -51,7 +51,7 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra='ignore')
 
     model: str | None = Field(default=None, description='checked when given')
-    tokens: list[int]
+    tokens: list[Whole]
 
 
 class DetokenizeAnswer(BaseModel):

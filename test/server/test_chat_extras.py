@@ -160,7 +160,17 @@ def test_a_chunk_speaks_of_one_call_once() -> None:
     ('/v1/completions', {'prompt': 'x', 'logprobs': 21}, 'logprobs'),
     (PATH, {'tool_choice': 5}, 'tool_choice'), (PATH, {'stop': {}}, 'stop'),
     (PATH, {'stop': [1]}, 'stop'), (PATH, {'logit_bias': {'5': 'x'}}, 'logit_bias.5'),
-    ('/v1/completions', {'prompt': {}}, 'prompt'), ('/v1/responses', {'input': 5}, 'input')])
+    ('/v1/completions', {'prompt': {}}, 'prompt'), ('/v1/responses', {'input': 5}, 'input'),
+    # true and false are no numbers
+    (PATH, {'max_tokens': True}, 'max_tokens'), (PATH, {'seed': False}, 'seed'),
+    (PATH, {'top_k': True}, 'top_k'), (PATH, {'temperature': False}, 'temperature'),
+    (PATH, {'n': True}, 'n'), (PATH, {'logit_bias': {'5': True}}, 'logit_bias.5'),
+    (PATH, {'stop_token_ids': [True]}, 'stop_token_ids.0'),
+    ('/v1/completions', {'prompt': [True]}, 'prompt'),
+    ('/v1/completions', {'prompt': 'x', 'logprobs': True}, 'logprobs'),
+    ('/v1/responses', {'input': 'x', 'max_output_tokens': True}, 'max_output_tokens'),
+    ('/v1/responses', {'input': 'x', 'deadline_ms': True}, 'deadline_ms'),
+    ('/detokenize', {'tokens': [True]}, 'tokens.0')])
 def test_what_binds_an_answer_is_never_ignored(plain_server: Server, path: str, extra: Any,
                                                param: str) -> None:
     answer = plain_server.post({'messages': USER, **extra}, path)
@@ -221,6 +231,8 @@ def test_deadline_ends_the_request(start_server: StartServer) -> None:
     server = start_server('word ' * 300 + '<turn|>', model__script_delay=0.01)
     answer = server.post({'messages': USER, 'deadline_ms': 100})
     assert (answer.status_code, answer.json()['error']['code']) == (504, 'deadline')
+    refused = server.post({'messages': USER, 'deadline_ms': 1e-3})       # foreseen at once
+    assert refused.json()['error']['param'] == 'deadline_ms'
     last = events_of(server, {'messages': USER, 'deadline_ms': 100})
     assert last[-2]['error']['code'] == 'deadline'
     assert last[-1] is None

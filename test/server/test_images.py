@@ -136,6 +136,25 @@ def test_responses_take_images_too(sighted: Sighted) -> None:
     assert ''.join(parts) == said(whole)[0]
 
 
+def test_a_chain_of_responses_ends_at_its_images_in_clear_words(sighted: Sighted) -> None:
+    """Three are taken here; without a new one the chain goes on."""
+    def ask(before: str | None, *images: int) -> Any:
+        parts = [{'type': 'input_image', 'image_url': url(seed)} for seed in images]
+        return sighted.post('/v1/responses', max_output_tokens=1, previous_response_id=before,
+                            input=[{'role': 'user', 'content': [
+                                *parts, {'type': 'input_text', 'text': 'Look'}]}])
+    last = None
+    for seed in (7, 8):
+        last = ask(last, seed).json()['id']
+    refused = ask(last, 9, 7)
+    assert refused.status_code == 400
+    error = refused.json()['error']
+    assert error['param'] == 'previous_response_id' and error['message'].startswith(
+        'input has 2 images and what previous_response_id goes on with has 2; at most 3 are taken')
+    assert ask(last, 9).status_code == ask(last).status_code == 200
+    assert ask(None, 7, 8, 9, 7).json()['error']['message'].startswith('input: 4 images')
+
+
 def test_the_prompt_is_shown_as_the_model_gets_it(sighted: Sighted) -> None:
     shown = sighted.post('/render-prompt', messages=[user('a', image(1), 'b')]).json()
     assert shown['text'].count('<|image|>') == shown['token_ids'].count(4091) == 60
@@ -211,4 +230,4 @@ def test_a_session_with_an_image_a_turn_goes_on_for_ever(sighted: Sighted) -> No
     assert whole.text == asked[-1]['content']
     refused = sighted.post('/v1/chat/completions', messages=[user(*map(image, range(4)))])
     assert refused.status_code == 400
-    assert 'have 4 images, history included; at most 3' in refused.json()['error']['message']
+    assert 'messages: 4 images, history included; at most 3' in refused.json()['error']['message']

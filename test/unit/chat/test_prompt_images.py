@@ -128,7 +128,7 @@ def test_images_that_are_refused(messages: list[Any], num_new: int, words: str) 
 def test_limits_are_settings() -> None:
     for settings, words in (
             ({'image__max_ratio': 1.2}, 'its sides stand 1.5 to 1, at most 1.2 to 1'),
-            ({'request__max_images': 1}, 'messages have 2 images, history included; at most 1')):
+            ({'request__max_images': 1}, 'messages: 2 images, history included; at most 1')):
         with pytest.raises(RequestError, match=words) as caught:
             reader(**settings).read([user(image(1)), user(image(2))], 1)
         assert caught.value.code is ErrorCode.INVALID_REQUEST
