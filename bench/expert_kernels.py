@@ -5,9 +5,10 @@
     python bench/expert_kernels.py --receipt FILE.json --commit $(git rev-parse HEAD)
 
 As bench/kernels.py measures: a launch in a graph of many, other experts at each, with overlap; and
-gate-up and down by turns, as in a step. Routes are even, or uneven as those of a step whose rows
-are alike: a few experts that most rows go to. A variant whose results differ from those of the
-constants that the op chooses itself is a failure, unless it adds in another order.
+gate-up and down by turns, as in a step, and as one launch (chain). Routes are even, or uneven as
+those of a step whose rows are alike: a few experts that most rows go to. A variant whose results
+differ from those of the constants that the op chooses itself is a failure, unless it adds in
+another order. With --once every launch runs once, for a profiler.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import statistics
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'bench'), str(ROOT / 'test' / 'kernels')]
 
 import cases  # noqa: E402
 
-from gemma_thor_ros.ops import device, fragment_order, moe_nvfp4  # noqa: E402
+from gemma_thor_ros.ops import device, fragment_order, moe_chain, moe_nvfp4  # noqa: E402
 from kernels import Bench, compile_together, constants  # noqa: E402
 
 Variant = dict[str, int]
@@ -38,13 +39,12 @@ TURNS = 16                               # routes of other experts
 ROUTED = ((1, 8, False), (2, 16, False), (4, 25, False), (8, 40, False), (8, 32, True),
           (16, 32, False), (16, 36, True), (16, 64, False), (16, 80, False))
 # By the most rows; the first is what the op chooses.
-GATE_UP: dict[int, tuple[Variant, ...]] = {
-    8: ({}, {'SPLIT': 1}, {'WARPS': 16, 'MIN_BLOCKS': 1}, {'FETCH_DENSE': 0}),
-    16: ({}, {'SPLIT': 1}, {'WIDE_ACTIVATIONS': 1}, {'ACTIVATIONS': 4},
-         {'WIDE': 5, 'NARROW': 4})}
-DOWN: dict[int, tuple[Variant, ...]] = {
-    8: ({}, {'ACTIVATIONS': 2}),
-    16: ({}, {'WIDE_ACTIVATIONS': 1}, {'WIDE': 1, 'NARROW': 1})}
+GATE_UP: dict[int, tuple[Variant, ...]] = {8: ({},), 16: ({},)}
+DOWN: dict[int, tuple[Variant, ...]] = {8: ({},), 16: ({},)}
+CHAIN: dict[int, tuple[Variant, ...]] = {
+    8: ({}, {'FETCH_DENSE': 0}, {'STAGES': 4}, {'WARPS': 16, 'MIN_BLOCKS': 1}),
+    16: ({}, {'FETCH_DENSE': 0}, {'STAGES': 4}, {'DOWN_WIDE_ACTIVATIONS': 1},
+         {'DOWN_ACTIVATIONS': 4})}
 
 
 class Layer(NamedTuple):
@@ -100,6 +100,7 @@ class Step:
         self.wide = cases.random_rows(cp, (rows, 3 * inner), 7)
         self.results = cases.random_rows(cp, (rows, cases.CHOSEN, hidden), 6)
         self.parts = cases.poisoned(cp, (rows, 3, hidden), 'f32')
+        self.arrivals = cp.zeros(moe_chain.arrivals_size(num_experts), cp.uint32)
 
     def gate_up(self, turn: int) -> None:
         """Enqueue it."""
@@ -119,9 +120,19 @@ class Step:
         self.gate_up(turn)
         self.down(turn)
 
+    def chain(self, turn: int) -> None:
+        """Enqueue both as one launch."""
+        weights = self.weights
+        moe_chain.moe_chain(
+            self.results, self.inner, self.x, self.ids[turn % TURNS], weights.gate_up,
+            weights.down, self.arrivals, self.bench.stream,
+            (moe_nvfp4.DenseGateUp(self.wide, self.dense_x, weights.dense_gate_up),
+             moe_nvfp4.DenseDown(self.parts, self.wide, weights.dense_down)))
+
     def outputs(self, op: str) -> list[Any]:
-        """What one launch writes, on the host."""
-        arrays = [self.inner, self.wide] if op == 'gate_up' else [self.results, self.parts]
+        """What launches write, on the host."""
+        arrays = {'gate_up': [self.inner, self.wide], 'down': [self.results, self.parts]}.get(
+            op, [self.inner, self.wide, self.results, self.parts])
         kept = [array.copy() for array in arrays]
         for array in arrays:
             array.fill(0)
@@ -141,15 +152,22 @@ def kind_of(rows: int) -> int:
 
 def variants(rows: int, op: str) -> Iterator[dict[str, Variant]]:
     """Constants of gate_up or down that differ from the chosen ones."""
-    table = GATE_UP if op == 'gate_up' else DOWN
+    table = {'gate_up': GATE_UP, 'down': DOWN, 'chain': CHAIN}[op]
     yield from ({op: variant} for variant in table[kind_of(rows)])
+
+
+def changed(op: str, variant: Variant) -> AbstractContextManager[None]:
+    """Other constants for launches of an op."""
+    if op == 'chain':
+        return constants(moe_chain, 'spec', **variant)
+    return constants(moe_nvfp4, f'{op}_spec', **variant)
 
 
 def measure(bench: Bench, step: Step, op: str, ways: dict[str, Variant], shares: int) -> None:
     """Time one way and record it; shares: matrices of an expert that are read."""
     with ExitStack() as stack:
         for name, variant in ways.items():
-            stack.enter_context(constants(moe_nvfp4, f'{name}_spec', **variant))
+            stack.enter_context(changed(name, variant))
         enqueue: Callable[[int], None] = getattr(step, op)
         times = bench.times_us(enqueue, LAUNCHES)
     median = statistics.median(times)
@@ -163,18 +181,23 @@ def measure(bench: Bench, step: Step, op: str, ways: dict[str, Variant], shares:
           f'{" ".join(f"{k}={v}" for way in ways.values() for k, v in way.items())}', flush=True)
 
 
-def run(bench: Bench, only: set[int]) -> int:
+def run(bench: Bench, only: set[int], once: bool) -> int:
     """All rows and variants; how many failed."""
     weights, failures = layer(bench), 0
     for rows, distinct, skewed in ROUTED:
         if only and rows not in only:
             continue
         step = Step(bench, weights, rows, distinct, skewed)
-        for op, shares in (('gate_up', 2), ('down', 1)):
-            expected = step.outputs(op)
+        if once:
+            for op in ('gate_up', 'down', 'chain'):
+                getattr(step, op)(1)
+            bench.stream.synchronize()
+            continue
+        for op, shares in (('gate_up', 2), ('down', 1), ('chain', 3)):
+            expected = step.outputs('both' if op == 'chain' else op)
             for ways in variants(rows, op):
                 try:
-                    with constants(moe_nvfp4, f'{op}_spec', **ways[op]):
+                    with changed(op, ways[op]):
                         got = step.outputs(op)
                     same = all(bool((a == b).all()) for a, b in zip(expected, got, strict=True))
                     if not same and 'SPLIT' not in ways[op]:
@@ -199,6 +222,8 @@ def compile_all(only: set[int]) -> None:
                   for ways in variants(rows, 'gate_up')]
         specs += [moe_nvfp4.down_spec(inner, *sizes, **ways['down'])
                   for ways in variants(rows, 'down')]
+        specs += [moe_chain.spec(hidden, inner, *sizes, **ways['chain'])
+                  for ways in variants(rows, 'chain')]
     compile_together(list(dict.fromkeys(specs)))
 
 
@@ -207,12 +232,14 @@ def main() -> int:
     parser.add_argument('--receipt', type=Path, help='write the records here as JSON')
     parser.add_argument('--commit', default='unknown')
     parser.add_argument('--rows', default='', help='only these numbers of rows, with commas')
+    parser.add_argument('--once', action='store_true', help='measure nothing')
     arguments = parser.parse_args()
     only = {int(word) for word in arguments.rows.split(',') if word}
     bench = Bench('python bench/expert_kernels.py', arguments.commit)
     compile_all(only)
-    bench.bandwidth()
-    failures = run(bench, only)
+    if not arguments.once:
+        bench.bandwidth()
+    failures = run(bench, only, arguments.once)
     if arguments.receipt:
         arguments.receipt.parent.mkdir(parents=True, exist_ok=True)
         arguments.receipt.write_text(json.dumps(bench.records, indent=1) + '\n')

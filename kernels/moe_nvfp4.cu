@@ -43,61 +43,13 @@
 
 #if ENTRY != 2
 
-#include "expert_items.cuh"
+#include "expert_results.cuh"
+
+typedef Product<ENTRY == 1, COLUMNS, SPLIT, ACTIVATIONS, WIDE_ACTIVATIONS, WIDE, NARROW> Part;
 
 #endif
 
 #if ENTRY == 0
-
-__device__ __forceinline__ void fetch_line(const void* p) {
-    asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
-}
-
-// What the block's items of the dense MLP read comes into the L2: nothing else can be read yet.
-__device__ __forceinline__ void fetch_dense(const Work& work, const Share& share) {
-    const char* codes = (const char*)(work.dense.codes
-                                      + share.first_dense * COLUMN_TILES * TILE_CODE_VECTORS);
-    const char* scales = (const char*)(work.dense.scales
-                                       + share.first_dense * COLUMN_TILES * TILE_SCALE_WORDS);
-    const int num_tiles = share.num_dense * COLUMN_TILES;
-    for (int i = threadIdx.x; i < num_tiles * (TILE_CODE_VECTORS / 8); i += THREADS)
-        fetch_line(codes + i * 128);
-    for (int i = threadIdx.x; i < num_tiles * TILE_SCALE_WORDS / 32; i += THREADS)
-        fetch_line(scales + i * 128);
-}
-
-// One item for the up to 8 * NB rows of its unit.
-template <int NB>
-__device__ __forceinline__ void do_item(u16* __restrict__ inner, u16* __restrict__ dense_inner,
-                                        const u16* x, const u16* dense_x, const Place& at,
-                                        int count, Halves& halves, Ring& ring, const Work& work,
-                                        const Routing& routing, const Share& share, int lane) {
-    const int g = lane >> 2, width = work.num_row_tiles * 8;
-    const bool dense = at.unit < DENSE;
-    const u16* rows[NB];
-#pragma unroll
-    for (int m = 0; m < NB; ++m) {
-        // a column without a row has any other's: nobody reads what comes of it
-        const u32 row = row_of(routing, at.unit, min(8 * m + g, count - 1));
-        rows[m] = (dense ? dense_x + row * COLUMNS : x + row / CHOSEN * COLUMNS)
-            + first_column(lane);
-    }
-    const Totals<NB> total = multiply_item<NB>(halves, ring, rows, work, routing, share, lane);
-#pragma unroll
-    for (int m = 0; m < NB; ++m) {
-#pragma unroll
-        for (int i = 0; i < OWN; ++i) {
-            const int n = row_of_sum(m, i, lane);
-            if (n >= count) continue;
-            const float gate = total.of[m][i].x * total.scale.x;
-            const float up = total.of[m][i].y * total.scale.y;
-            const u16 value = to_bf16(gelu_tanh(rounded_to_bf16(gate)) * rounded_to_bf16(up));
-            const u32 number = row_of(routing, at.unit, n), column = at.tile * 8 + g;
-            if (dense) dense_inner[(number * DENSE + at.unit) * width + column] = value;
-            else inner[number * width + column] = value;
-        }
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const u16* x,
@@ -108,84 +60,40 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     __shared__ Routing routing;
     SHARED_HALVES;
     const int lane = threadIdx.x % WARP;
-    const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
-                       num_row_tiles, num_pairs / CHOSEN};
-    Share share;
-    find_dense(share, num_row_tiles);
-    int item = first_item(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0};
-    constexpr int EARLY = STAGES - 1 < ITEM_STAGES ? STAGES - 1 : ITEM_STAGES;
-    share.num_items = share.num_dense;
-    if (item < share.num_dense) {
-        ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
-        for (; requested < EARLY; ++requested)
-            request_next(ring, work, routing, share, lane);
-    }
+    Job<Part> job = {{{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
+                      num_row_tiles, num_pairs / CHOSEN}, {}};
+    find_dense(job.share, num_row_tiles);
+    job.share.num_items = job.share.num_dense;
+    int item = first_item<Part>(), requested = 0;
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false};
+    constexpr int OWN_STAGES = (Part::item_tiles + STAGE_TILES - 1) / STAGE_TILES;
+    constexpr int EARLY = STAGES - 1 < OWN_STAGES ? STAGES - 1 : OWN_STAGES;
+    begin_item(ring, job, routing, lane);
+    if (ring.left > 0)
+        for (; requested < EARLY; ++requested) request_next(ring, job, routing, lane);
 #if FETCH_DENSE
-    fetch_dense(work, share);
+    fetch_dense<Part>(job);
 #endif
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
     allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    find_experts(share, work, routing);
-    if (requested == 0 && item < share.num_items)
-        ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
-    for (; requested < STAGES - 1; ++requested)
-        request_next(ring, work, routing, share, lane);
-    for (; item < share.num_items; item = next_item(share, item)) {
-        const Place at = place_of(share, item, num_row_tiles);
-        const int count = num_rows(work, routing, at.unit);
-#if BLOCKS == 2
-        if (count > 8)
-            do_item<2>(inner, dense_inner, x, dense_x, at, count, halves, ring, work, routing,
-                       share, lane);
+    find_experts<Part>(job.share, job.work, routing);
+    if (requested == 0) begin_item(ring, job, routing, lane);
+    for (; requested < STAGES - 1; ++requested) request_next(ring, job, routing, lane);
+    const GateUpRows to = {inner, dense_inner, x, dense_x};
+    for (; item < job.share.num_items; item = next_item<Part>(job.share, item)) {
+        const Place at = place_of(job, item);
+        const int count = num_rows(job.work, routing, at.unit);
+        if (BLOCKS == 2 && count > 8)
+            gate_up_item<Part, BLOCKS>(to, at, count, num_row_tiles, halves, ring, job, routing,
+                                       lane);
         else
-#endif
-            do_item<1>(inner, dense_inner, x, dense_x, at, count, halves, ring, work, routing,
-                       share, lane);
+            gate_up_item<Part, 1>(to, at, count, num_row_tiles, halves, ring, job, routing, lane);
     }
 }
 
 #elif ENTRY == 1
-
-// One item for the up to 8 * NB rows of its unit.
-template <int NB>
-__device__ __forceinline__ void do_item(u16* __restrict__ results, float* __restrict__ dense_parts,
-                                        const u16* inner, const u16* dense_inner,
-                                        const Place& at, int count, int num_outputs,
-                                        Halves& halves, Ring& ring, const Work& work,
-                                        const Routing& routing, const Share& share, int lane) {
-    const int g = lane >> 2;
-    const bool dense = at.unit < DENSE;
-    const u16* rows[NB];
-#pragma unroll
-    for (int m = 0; m < NB; ++m) {
-        // a column without a row has any other's: nobody reads what comes of it
-        const u32 row = row_of(routing, at.unit, min(8 * m + g, count - 1));
-        rows[m] = (dense ? dense_inner + (row * DENSE + at.unit) * COLUMNS
-                         : inner + row * COLUMNS) + first_column(lane);
-    }
-    const Totals<NB> total = multiply_item<NB>(halves, ring, rows, work, routing, share, lane);
-#pragma unroll
-    for (int m = 0; m < NB; ++m) {
-#pragma unroll
-        for (int i = 0; i < OWN; ++i) {
-            const int n = row_of_sum(m, i, lane);
-            if (n >= count) continue;
-            const u32 number = row_of(routing, at.unit, n);
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int row = at.tile * TILE_ROWS + g + 8 * half;
-                const float value = half ? total.of[m][i].y * total.scale.y
-                                         : total.of[m][i].x * total.scale.x;
-                if (row >= num_outputs) continue;
-                if (dense) dense_parts[(number * DENSE + at.unit) * num_outputs + row] = value;
-                else results[number * num_outputs + row] = to_bf16(value);
-            }
-        }
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const u16* inner,
@@ -197,34 +105,29 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     __shared__ Routing routing;
     SHARED_HALVES;
     const int lane = threadIdx.x % WARP;
-    const Work work = {{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
-                       num_row_tiles, num_pairs / CHOSEN};
+    Job<Part> job = {{{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
+                      num_row_tiles, num_pairs / CHOSEN}, {}};
     allow_next_kernel();
     // gate_up let this launch begin after its own wait: the routing is complete, inner is not
     clear_routing(routing, THREADS);
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    Share share;
-    find_dense(share, num_row_tiles);
-    find_experts(share, work, routing);
-    int item = first_item();
-    if (item >= share.num_items) return;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0};
-    ring.from = source_of(work, routing, place_of(share, item, num_row_tiles), lane);
+    find_dense(job.share, num_row_tiles);
+    find_experts<Part>(job.share, job.work, routing);
+    int item = first_item<Part>();
+    if (item >= job.share.num_items) return;
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, true};
+    begin_item(ring, job, routing, lane);
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; ++i)
-        request_next(ring, work, routing, share, lane);
+    for (int i = 0; i < STAGES - 1; ++i) request_next(ring, job, routing, lane);
     wait_for_previous_kernel();
-    for (; item < share.num_items; item = next_item(share, item)) {
-        const Place at = place_of(share, item, num_row_tiles);
-        const int count = num_rows(work, routing, at.unit);
-#if BLOCKS == 2
-        if (count > 8)
-            do_item<2>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
-                       ring, work, routing, share, lane);
+    const DownRows to = {results, dense_parts, inner, dense_inner, num_outputs};
+    for (; item < job.share.num_items; item = next_item<Part>(job.share, item)) {
+        const Place at = place_of(job, item);
+        const int count = num_rows(job.work, routing, at.unit);
+        if (BLOCKS == 2 && count > 8)
+            down_item<Part, BLOCKS>(to, at, count, halves, ring, job, routing, lane);
         else
-#endif
-            do_item<1>(results, dense_parts, inner, dense_inner, at, count, num_outputs, halves,
-                       ring, work, routing, share, lane);
+            down_item<Part, 1>(to, at, count, halves, ring, job, routing, lane);
     }
 }
 

@@ -53,9 +53,10 @@ MOST_IN_CHECK = 150                      # compilations of a check: a minute or 
 SMALLEST_ENTRY = 24                      # instructions; an empty one has about 8
 # Entries that multiply matrices must show it in the machine code.
 MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4', 'gemv_affine',
-                  'stream_nvfp4', 'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down', 'attention_decode',
-                  'attention_append', 'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16',
-                  'prefill_attention', 'draft_attention', 'vision_attention')
+                  'stream_nvfp4', 'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down', 'moe_chain',
+                  'attention_decode', 'attention_append', 'prefill_gemm', 'prefill_experts',
+                  'prefill_gemm_bf16', 'prefill_attention', 'draft_attention',
+                  'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted
 # (entry, architectures) -> most bytes, why.
 ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
@@ -63,6 +64,10 @@ ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
         216, 'for 16 rows: two tiles of activations in flight for experts of more than 8 gain 3 '
              'to 10 % on an H200, where 16 bytes are spilled without a dense MLP and none with '
              'it; 128 registers keep two blocks resident'),
+    ('moe_chain', ('sm_80', 'sm_86', 'sm_89', 'sm_100a', 'sm_103a', 'sm_110a', 'sm_120a',
+                   'sm_121a')): (
+        32, 'for 16 rows: what both products keep; on an H200 nothing is spilled, and 128 '
+            'registers keep two blocks resident, which have to be'),
     ('gemm_affine', ('sm_110a',)): (
         32, 'one row of 4,096 columns: 64 registers keep two blocks of 16 warps resident'),
     ('gemm_nvfp4' + BIT_TRICKS, ('sm_110a',)): (
@@ -142,7 +147,7 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
             for hardware in ways | {False} if arch == 'sm_110a' else ways:
                 specs += matrix_specs(model.hidden_size, model.intermediate_size,
                                       model.geometries, model.experts, SHARED_KB[arch] * 1024,
-                                      hardware, MULTIPROCESSORS[arch])
+                                      hardware, MULTIPROCESSORS[arch], twins=True)
                 for fp8 in (False, True):
                     specs += prefill_specs(model.geometries, experts[0] if experts else 0,
                                            PAGE_SIZE, fp8, SHARED_KB[arch] * 1024, hardware)
@@ -294,7 +299,7 @@ def faults(spec: KernelSpec, arch: str, found: dict[str, Any]) -> Iterator[str]:
     constants = dict(spec.defines)
     warps = constants.get('K_WARPS') or constants.get('WARPS')
     if warps and spec.file in ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4',
-                               'gemv_affine', 'head_nvfp4', 'moe_nvfp4'):
+                               'gemv_affine', 'head_nvfp4', 'moe_nvfp4', 'moe_chain'):
         threads = warps * 32 * constants['MIN_BLOCKS']
         if found['registers'] * threads > REGISTERS_PER_MULTIPROCESSOR:
             yield f'{name}: {found["registers"]} registers do not let its blocks be resident'

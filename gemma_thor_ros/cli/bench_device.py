@@ -296,10 +296,12 @@ def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDt
     return distinct
 
 
-# how the dense MLP runs beside the experts, and one row's K and V are written: CudaOps' joined,
-# branches and appended
-_WAYS = {'joined': (True, True, True), 'two streams': (False, True, True),
-         'one by one': (False, False, True), 'joined, kv_append apart': (True, True, False)}
+# how the dense MLP runs beside the experts, how one row's K and V are written, and whether the
+# experts are one launch: CudaOps' joined, branches, appended and chained
+_WAYS = {'joined': (True, True, True, True), 'two streams': (False, True, True, True),
+         'one by one': (False, False, True, True),
+         'joined, kv_append apart': (True, True, False, True),
+         'joined, experts in two launches': (True, True, True, False)}
 
 
 def nodes(bench: Bench, keys: Sequence[Key]) -> None:
@@ -307,10 +309,10 @@ def nodes(bench: Bench, keys: Sequence[Key]) -> None:
     ops = bench.model.ops
     for key in keys:
         for way, chosen in _WAYS.items():
-            kept = ops.joined, ops.branches, ops.appended
-            ops.joined, ops.branches, ops.appended = chosen
+            kept = ops.joined, ops.branches, ops.appended, ops.chained
+            ops.joined, ops.branches, ops.appended, ops.chained = chosen
             times = times_us(bench.model.stream, bench.model.launches(key))
-            ops.joined, ops.branches, ops.appended = kept
+            ops.joined, ops.branches, ops.appended, ops.chained = kept
             time = bench.records.add('graph_us', times, 'us', **bench.context, path='node',
                                      way=way, rows=key.num_rows)
             bench.say(f'{key}, {way}: {time / 1e3:.3f} ms')

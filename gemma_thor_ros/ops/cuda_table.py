@@ -30,6 +30,7 @@ from gemma_thor_ros.ops import (
     head_nvfp4,
     kv_append,
     moe_affine,
+    moe_chain,
     moe_nvfp4,
     moe_route,
     prefill_attention,
@@ -111,15 +112,17 @@ class CudaOps:
 
     def __init__(self, stream: Any, hidden_size: int, experts: tuple[int, int] | None,
                  max_rows: int, zeros: Zeros, branches: bool = True, joined: bool = True,
-                 appended: bool = True) -> None:
+                 appended: bool = True, chained: bool = True) -> None:
         """Make the scratch that the launches share; experts: (E, K), None for a dense model.
 
         joined: the experts' launches do the dense MLP of generated rows too, where its size lets
         them. branches: else it runs beside the router and the experts. appended: one row alone has
         its K and V written by its attention, and its norms before the router by the router. `plan`
-        is what generated rows' products fetch ahead.
+        is what generated rows' products fetch ahead. chained: the experts of generated rows are
+        one launch.
         """
         self.branches, self.joined, self.appended = branches, joined, appended
+        self.chained = chained
         self._append: tuple[Any, ...] | None = None      # what the next attention is to do too
         self._norms: tuple[Any, ...] | None = None       # and what the next router
         self.plan = fetch_plan.default_plan()
@@ -130,10 +133,12 @@ class CudaOps:
         self._route_scratch: tuple[Any, Any] | None = None
         self._order: prefill_moe.ExpertOrder | None = None
         self._num_experts = 0
+        self._arrivals: Any = None
         if experts:
             self._num_experts, num_chosen = experts
             sizes = moe_route.scratch_sizes(max_rows, hidden_size, experts[0])
             self._route_scratch = zeros(sizes[0], np.float32), zeros(sizes[1], np.uint32)
+            self._arrivals = zeros(moe_chain.arrivals_size(experts[0]), np.uint32)
             pairs = max_rows * num_chosen
             tiles = prefill_moe.max_tiles(pairs, experts[0], min(prefill_moe.TILES))
             self._order = prefill_moe.ExpertOrder(
@@ -269,14 +274,19 @@ class CudaOps:
         if not num_decode_rows:
             self._prompt_experts(experts, weights)
             return dense.branch
-        first, second = None, None
+        both = None
         if joined:
-            first = moe_nvfp4.DenseGateUp(dense.inner, dense.x, dense.gate_up)
-            second = moe_nvfp4.DenseDown(dense.parts, dense.inner, dense.down)
-        moe_nvfp4.moe_nvfp4_gate_up(experts.inner, experts.x, experts.ids, weights.gate_up,
-                                    self.stream, first)
-        moe_nvfp4.moe_nvfp4_down(experts.out, experts.inner, experts.ids, weights.down,
-                                 self.stream, second)
+            both = (moe_nvfp4.DenseGateUp(dense.inner, dense.x, dense.gate_up),
+                    moe_nvfp4.DenseDown(dense.parts, dense.inner, dense.down))
+        if self.chained:
+            moe_chain.moe_chain(experts.out, experts.inner, experts.x, experts.ids,
+                                weights.gate_up, weights.down, self._arrivals, self.stream, both)
+        else:
+            first, second = both or (None, None)
+            moe_nvfp4.moe_nvfp4_gate_up(experts.inner, experts.x, experts.ids, weights.gate_up,
+                                        self.stream, first)
+            moe_nvfp4.moe_nvfp4_down(experts.out, experts.inner, experts.ids, weights.down,
+                                     self.stream, second)
         return dense.parts if joined else dense.branch
 
     def _affine_experts(self, experts: ExpertRows, weights: AffineExperts, prompt: bool) -> None:

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gemma_thor_ros.ops import fragment_order, gemm_bf16, gemm_nvfp4, head_nvfp4, moe_nvfp4
+from gemma_thor_ros.ops import (
+    fragment_order,
+    gemm_bf16,
+    gemm_nvfp4,
+    head_nvfp4,
+    moe_chain,
+    moe_nvfp4,
+)
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import row_tiles
 from gemma_thor_ros.ops.row_specs import Geometry
@@ -19,11 +26,13 @@ ROWS = (1, 8, 16)                        # one row alone, and the most of either
 
 def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geometry],
                  experts: tuple[int, int, int] | None, shared_limit: int, hardware: bool,
-                 multiprocessors: int, rows: Iterable[int] = ROWS) -> list[KernelSpec]:
+                 multiprocessors: int, rows: Iterable[int] = ROWS, *,
+                 twins: bool = False) -> list[KernelSpec]:
     """Every spec of one model with NVFP4 weights and either head, each once.
 
     experts: (E, K, I) of a mixture, else None. shared_limit: bytes that a block may ask for.
     multiprocessors: of the device.
+    twins: also the experts' launches one by one.
     """
     matrices = [(intermediate_size, hidden_size)]      # (M, N)
     for shape in geometries:
@@ -46,7 +55,9 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
         for count in moe_nvfp4.KINDS:
             sizes = (count, num_chosen, num_experts, hardware)
             for dense in sorted({0, parts}):         # 0: beside a dense MLP in bf16
-                specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes, dense),
-                          moe_nvfp4.down_spec(expert_size, *sizes, dense)]
+                specs.append(moe_chain.spec(hidden_size, expert_size, *sizes, dense))
+                if twins:
+                    specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes, dense),
+                              moe_nvfp4.down_spec(expert_size, *sizes, dense)]
         specs.append(moe_nvfp4.combine_spec(num_chosen))
     return list(dict.fromkeys(specs))

@@ -100,11 +100,7 @@ def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragment
                   inner=inner, x=x, expert_ids=expert_ids)
     given, parts = dense or DenseGateUp(inner, x, weight), 0     # not looked at without dense
     if dense:
-        assert sizes['T'] <= MAX_TOKENS and dense.weight.interleaved, sizes
-        parts = dense_parts(dense.weight.num_outputs, weight.num_outputs)
-        assert parts, (dense.weight.num_outputs, weight.num_outputs)
-        check('gemm_nvfp4', {'N': dense.weight.num_outputs, 'M': weight.columns, 'T': sizes['T']},
-              out=dense.inner, x=dense.x)
+        parts = _check_gate_up(sizes['T'], weight, dense)
     for start in range(0, sizes['T'], MAX_TOKENS):
         rows = slice(start, min(start + MAX_TOKENS, sizes['T']))
         num_tokens = rows.stop - start
@@ -112,10 +108,10 @@ def moe_nvfp4_gate_up(inner: Any, x: Any, expert_ids: Any, weight: Nvfp4Fragment
             weight.columns, num_tokens, sizes['K'], weight.num_experts,
             device.has_e2m1_conversion(), parts))
         tiles = weight.num_row_tiles
-        items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
-        _launch(kernel, items,
-                (inner[rows], given.inner, x[rows], given.x, expert_ids[rows], *_arrays(weight),
-                 *_arrays(given.weight), num_tokens * sizes['K'], tiles), stream)
+        items = (most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
+        launch(kernel, items,
+                (inner[rows], given.inner, x[rows], given.x, expert_ids[rows], *arrays(weight),
+                 *arrays(given.weight), num_tokens * sizes['K'], tiles), stream)
 
 
 def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragments,
@@ -129,12 +125,7 @@ def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragm
                   results=results, inner=inner, expert_ids=expert_ids)
     given, parts = dense or DenseDown(results, inner, weight), 0
     if dense:
-        assert sizes['T'] <= MAX_TOKENS and not dense.weight.interleaved, sizes
-        parts = check('dense_parts', {'H': weight.num_outputs, 'T': sizes['T'],
-                                      'M': dense.weight.columns},
-                      parts=dense.parts, inner=dense.inner)['J']
-        assert parts == dense_parts(dense.weight.columns, weight.columns), parts
-        assert dense.weight.num_outputs == weight.num_outputs, dense.weight.num_outputs
+        parts = _check_down(sizes['T'], weight, dense)
     for start in range(0, sizes['T'], MAX_TOKENS):
         rows = slice(start, min(start + MAX_TOKENS, sizes['T']))
         num_tokens = rows.stop - start
@@ -142,10 +133,10 @@ def moe_nvfp4_down(results: Any, inner: Any, expert_ids: Any, weight: Nvfp4Fragm
             weight.columns, num_tokens, sizes['K'], weight.num_experts,
             device.has_e2m1_conversion(), parts))
         tiles = weight.num_row_tiles
-        items = (_most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
-        _launch(kernel, items,
+        items = (most_experts(num_tokens, sizes['K'], weight) + parts) * tiles
+        launch(kernel, items,
                 (results[rows], given.parts, inner[rows], given.inner, expert_ids[rows],
-                 *_arrays(weight), *_arrays(given.weight), num_tokens * sizes['K'], tiles,
+                 *arrays(weight), *arrays(given.weight), num_tokens * sizes['K'], tiles,
                  weight.num_outputs), stream)
 
 
@@ -160,11 +151,39 @@ def moe_nvfp4_combine(out: Any, results: Any, expert_ids: Any, expert_weights: A
                   (out, results, expert_ids, expert_weights, sizes['H'] // 2), stream)
 
 
-def _arrays(weight: Nvfp4Fragments) -> tuple[Any, Any, Any]:
+def check_dense(num_tokens: int, gate_up: Nvfp4Fragments, down: Nvfp4Fragments,
+                dense: tuple[DenseGateUp, DenseDown]) -> int:
+    """Parts of a dense MLP that launches of these experts can do too; its shapes are right."""
+    parts = _check_gate_up(num_tokens, gate_up, dense[0])
+    assert parts == _check_down(num_tokens, down, dense[1]), parts
+    return parts
+
+
+def _check_gate_up(num_tokens: int, weight: Nvfp4Fragments, dense: DenseGateUp) -> int:
+    assert num_tokens <= MAX_TOKENS and dense.weight.interleaved, num_tokens
+    parts = dense_parts(dense.weight.num_outputs, weight.num_outputs)
+    assert parts, (dense.weight.num_outputs, weight.num_outputs)
+    check('gemm_nvfp4', {'N': dense.weight.num_outputs, 'M': weight.columns, 'T': num_tokens},
+          out=dense.inner, x=dense.x)
+    return parts
+
+
+def _check_down(num_tokens: int, weight: Nvfp4Fragments, dense: DenseDown) -> int:
+    assert num_tokens <= MAX_TOKENS and not dense.weight.interleaved, num_tokens
+    parts = check('dense_parts', {'H': weight.num_outputs, 'T': num_tokens,
+                                  'M': dense.weight.columns},
+                  parts=dense.parts, inner=dense.inner)['J']
+    assert parts == dense_parts(dense.weight.columns, weight.columns), parts
+    assert dense.weight.num_outputs == weight.num_outputs, dense.weight.num_outputs
+    return parts
+
+
+def arrays(weight: Nvfp4Fragments) -> tuple[Any, Any, Any]:
+    """In the order of the entries."""
     return weight.codes, weight.scales, weight.row_scales
 
 
-def _launch(kernel: Any, items: int, args: tuple[Any, ...], stream: Any) -> None:
+def launch(kernel: Any, items: int, args: tuple[Any, ...], stream: Any) -> None:
     """As many blocks as the device holds at once share the items; no more blocks than items."""
     constants, info = dict(kernel.spec.defines), device.info()
     num_bytes = shared_bytes(constants)
@@ -187,7 +206,7 @@ def fixed_bytes(constants: dict[str, int]) -> int:
     return 1024 + 12 * constants['NUM_EXPERTS'] + halves
 
 
-def _most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> int:
+def most_experts(num_tokens: int, num_chosen: int, weight: Nvfp4Fragments) -> int:
     """As many distinct experts as these tokens can have."""
     assert num_tokens * num_chosen <= MAX_PAIRS, (num_tokens, num_chosen)
     return min(num_tokens * num_chosen, weight.num_experts)

@@ -39,6 +39,7 @@ from gemma_thor_ros.ops import (
     kv_append,
     layer_norm,
     library_gemm,
+    moe_chain,
     moe_nvfp4,
     moe_route,
     prefill_gemm,
@@ -262,13 +263,18 @@ def _experts(stream: Any) -> tuple[Array, Array]:
         (11, (64, 128)), (12, (64, 128)), (13, (128, 64))))
     x, ids = _bits(_normal(9, _ROWS, 128)), np.array([[1, 6], [6, 2], [-1, -1]], np.int32)
     placed, inner, out = device.put(ids), _out(_ROWS, 2, 64), _out(_ROWS, 2, 128)
-    moe_nvfp4.moe_nvfp4_gate_up(inner, device.put(x), placed, to_fragments(
-        [gate, up], interleaved=True, stream=stream), stream)
-    moe_nvfp4.moe_nvfp4_down(out, inner, placed, to_fragments([down], stream=stream), stream)
+    first = to_fragments([gate, up], interleaved=True, stream=stream)
+    second, given = to_fragments([down], stream=stream), device.put(x)
+    moe_nvfp4.moe_nvfp4_gate_up(inner, given, placed, first, stream)
+    moe_nvfp4.moe_nvfp4_down(out, inner, placed, second, stream)
+    apart = _fetch(out, stream)[:2]
+    moe_chain.moe_chain(out, inner, given, placed, first, second, device.zeros(
+        moe_chain.arrivals_size(8), np.uint32), stream)
     middle, expected = np.zeros((_ROWS, 2, 64)), np.zeros((_ROWS, 2, 128))
     moe_nvfp4.moe_nvfp4_gate_up_ref(middle, _wide(x), ids, gate, up)
     moe_nvfp4.moe_nvfp4_down_ref(expected, middle, ids, down)
-    return _fetch(out, stream)[:2], expected[:2]         # the last row is padding
+    found = np.stack([apart, _fetch(out, stream)[:2]])   # the last row is padding
+    return found, np.stack([expected[:2]] * 2)
 
 
 def _route(stream: Any) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ import pytest
 from machine import Machine
 
 from gemma_thor_ros.ops import compile as compiler
-from gemma_thor_ros.ops import fragment_order, moe_nvfp4
+from gemma_thor_ros.ops import fragment_order, moe_chain, moe_nvfp4
 
 from . import cases
 
@@ -47,6 +47,19 @@ class Layer:
         moe_nvfp4.moe_nvfp4_combine(out, results, ids, weights, stream)
         stream.synchronize()
         return inner, results, out
+
+
+    def run_chain(self, cp: Any, stream: Any, x: Any, ids: Any,
+                  arrivals: Any) -> tuple[Any, Any]:
+        """(inner, results) of both products in one launch."""
+        _, inner_size, hidden = self.sizes
+        inner = cases.poisoned(cp, (*ids.shape, inner_size), 'bf16')
+        results = cases.poisoned(cp, (*ids.shape, hidden), 'bf16')
+        cp.cuda.runtime.deviceSynchronize()
+        moe_chain.moe_chain(results, inner, x, ids, self.gate_up_fragments, self.down_fragments,
+                            arrivals, stream)
+        stream.synchronize()
+        return inner, results
 
 
 @pytest.fixture(scope='module')
@@ -133,6 +146,20 @@ def test_a_missing_wait_shows(small: tuple[Any, Any], machine: Machine, right: s
     assert bool((expected != got).any())
 
 
+def test_down_before_its_rows_are_there_shows(small: tuple[Any, Any], machine: Machine,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    if not machine.small:
+        pytest.skip('a device may be fast enough to get away with it')
+    cp, stream = small
+    layer, arrivals = Layer(cp, stream, JOINED), arrivals_of(cp, JOINED[0])
+    wait = 'if (at.unit != ready) wait_for_arrivals(counter, all);'
+    original = compiler.kernel_source
+    assert original('moe_chain').count(wait) == 1
+    monkeypatch.setattr(compiler, 'kernel_source', lambda name: original(name).replace(wait, ''))
+    with pytest.raises(AssertionError, match=r'\(9, 9\)'):
+        check_chain(cp, stream, layer, None, arrivals, 9, 9)
+
+
 class DenseMlp:
     """A dense MLP of three experts' size, for the launches that do both."""
 
@@ -160,6 +187,67 @@ class DenseMlp:
                                  moe_nvfp4.DenseDown(parts, dense_inner, self.down_fragments))
         stream.synchronize()
         return inner, results, dense_inner, parts
+
+
+    def run_chain(self, cp: Any, stream: Any, layer: Layer, x: Any, dense_x: Any, ids: Any,
+                  arrivals: Any) -> tuple[Any, ...]:
+        """The same in one launch."""
+        tokens, (_, inner_size, hidden) = ids.shape[0], layer.sizes
+        inner = cases.poisoned(cp, (*ids.shape, inner_size), 'bf16')
+        results = cases.poisoned(cp, (*ids.shape, hidden), 'bf16')
+        dense_inner = cases.poisoned(cp, (tokens, 3 * inner_size), 'bf16')
+        parts = cases.poisoned(cp, (tokens, 3, hidden), 'f32')
+        cp.cuda.runtime.deviceSynchronize()
+        moe_chain.moe_chain(
+            results, inner, x, ids, layer.gate_up_fragments, layer.down_fragments, arrivals,
+            stream, (moe_nvfp4.DenseGateUp(dense_inner, dense_x, self.gate_up_fragments),
+                     moe_nvfp4.DenseDown(parts, dense_inner, self.down_fragments)))
+        stream.synchronize()
+        return inner, results, dense_inner, parts
+
+
+def arrivals_of(cp: Any, num_experts: int) -> Any:
+    return cp.zeros(moe_chain.arrivals_size(num_experts), cp.uint32)
+
+
+def check_chain(cp: Any, stream: Any, layer: Layer, dense: DenseMlp | None, arrivals: Any,
+                num_tokens: int, distinct: int) -> None:
+    """The bits of the two launches; the counters are zero again."""
+    num_experts, _, hidden = layer.sizes
+    ids, weights = cases.routing(cp, num_tokens, num_experts, cases.CHOSEN,
+                                 min(distinct, num_experts), num_tokens)
+    if num_tokens == 7:
+        ids[-1] = -1                     # a row of padding
+    x, dense_x = (cases.random_rows(cp, (num_tokens, hidden), seed) for seed in (4, 7))
+    if dense:
+        expected = dense.run(cp, stream, layer, x, dense_x, ids)
+        got = dense.run_chain(cp, stream, layer, x, dense_x, ids, arrivals)
+    else:
+        expected = layer.run(cp, stream, x, ids, weights)[:2]
+        got = layer.run_chain(cp, stream, x, ids, arrivals)
+    for a, b in zip(got, expected, strict=True):
+        assert a.tobytes() == b.tobytes(), (num_tokens, distinct)        # poison included
+    assert not arrivals.any()
+
+
+def test_a_chain_has_the_bits_of_two_launches(cp: Any, stream: Any, layer: Layer) -> None:
+    num_experts, inner, hidden = layer.sizes
+    arrivals, dense = arrivals_of(cp, num_experts), DenseMlp(cp, stream, hidden, inner)
+    for num_tokens, distinct in ((1, 8), (2, 16), (8, 24), (9, 8), (16, 24), (16, 64), (16, 128)):
+        for mlp in (dense, None):
+            for _ in range(4):
+                check_chain(cp, stream, layer, mlp, arrivals, num_tokens, distinct)
+
+
+@pytest.mark.parametrize(('sizes', 'num_tokens', 'distinct'), [
+    (JOINED, 1, 8), (JOINED, 9, 8), (SMALL, 7, 20), (LONG, 3, 8)])
+def test_a_small_chain(small: tuple[Any, Any], sizes: tuple[int, int, int], num_tokens: int,
+                       distinct: int) -> None:
+    layer = Layer(*small, sizes)
+    arrivals = arrivals_of(small[0], sizes[0])
+    dense = DenseMlp(*small, sizes[2], sizes[1]) if sizes != SMALL else None
+    for _ in range(2):                   # the counters serve again
+        check_chain(*small, layer, dense, arrivals, num_tokens, distinct)
 
 
 @pytest.mark.parametrize(('num_tokens', 'distinct'), [(1, 8), (8, 24), (9, 8), (16, 64)])

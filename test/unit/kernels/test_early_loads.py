@@ -24,6 +24,7 @@ from gemma_thor_ros.ops import (
     gemm_nvfp4,
     head_nvfp4,
     kv_append,
+    moe_chain,
     moe_nvfp4,
     moe_route,
     rms_norm,
@@ -46,6 +47,7 @@ WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           (moe_route.spec(2816, 128, 8), 6), (rms_norm.spec('rms_norm_add', 2816, outputs=3), 8),
           (moe_nvfp4.gate_up_spec(2816, 1, 8, 128, False, 3), 5),
           (moe_nvfp4.down_spec(704, 1, 8, 128, False, 3), 2 * 5),
+          (moe_chain.spec(2816, 704, 1, 8, 128, False, 3), 5),
           (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8),
           # pages, K by copies and V of a tile, a turn and the norm's weights
           (attention_decode.append_spec(256, 2, 8, 64, 1024, True, True, 128), 1 + 4 + 16 + 1 + 2),
@@ -84,7 +86,8 @@ def loads_into_registers(archs: ModuleType, spec: KernelSpec) -> list[str]:
 
 
 @pytest.mark.parametrize('spec', [moe_nvfp4.gate_up_spec(2816, 16, 8, 128, False, 3),
-                                  moe_nvfp4.down_spec(704, 16, 8, 128, False, 3), SINGLE,
+                                  moe_nvfp4.down_spec(704, 16, 8, 128, False, 3),
+                                  moe_chain.spec(2816, 704, 16, 8, 128, False, 3), SINGLE,
                                   SINGLE_AFFINE, STREAM],
                          ids=lambda spec: spec.entry)
 def test_streamed_weights_do_not_wait_in_registers(archs: ModuleType, spec: KernelSpec) -> None:
