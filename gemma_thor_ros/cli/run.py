@@ -133,8 +133,13 @@ class _Turn:
             result = call.result()
         except KeyboardInterrupt:
             call.cancel()
-            with contextlib.suppress(ChatError, TimeoutError):
-                call.result(CANCEL_LIMIT_S)
+            self._console.print()
+            try:
+                result = call.result(CANCEL_LIMIT_S)
+            except ChatError as error:
+                result = error.result  # what was done before is told
+            except TimeoutError:
+                pass
             self.error = 'stopped'
         except ChatError as error:
             result, self.error = error.result, error.message

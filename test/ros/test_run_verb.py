@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -11,10 +12,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
+
+from gemma_thor_ros.action import Chat
+from gemma_thor_ros.cli import run
+from gemma_thor_ros.client import ChatError
+from gemma_thor_ros.msg import TokenChunk, ToolVerdict
 
 LIMIT_S = 60.0
 DRIVE = ('<|tool_call>call:drive{direction:<|"|>forward<|"|>,distance:DISTANCE,'
@@ -89,6 +98,36 @@ def test_second_run_on_the_same_domain_is_refused_and_the_first_goes_on(
     out, err = first.communicate(timeout=LIMIT_S)
     assert first.returncode == 0, err
     assert last_line(out)['pose_after']['x'] == pytest.approx(2.0, abs=0.01)
+
+
+@pytest.mark.parametrize('answer', ['cancelled', 'whole', 'late'])
+def test_ctrl_c_tells_of_the_calls_that_were_made(answer: str) -> None:
+    """One call was done when the words about it were cut off, or had just ended."""
+    verdict = ToolVerdict(name='drive', arguments_json='{"distance": 2}', status='succeeded')
+    result = Chat.Result(text='I dro', tool_verdicts=[verdict])
+
+    class Call:
+        def __iter__(self) -> Iterator[Any]:
+            yield TokenChunk(text='I dro')
+            raise KeyboardInterrupt
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+        def result(self, timeout_s: float) -> Any:
+            assert self.cancelled
+            if answer == 'whole':
+                return result
+            raise TimeoutError if answer == 'late' else ChatError(9, 'cancelled', result)
+
+    out = io.StringIO()
+    session: Any = SimpleNamespace(client=SimpleNamespace(start=lambda *_, **__: Call()))
+    turn = run._Turn(session, Console(file=out), '')
+    assert not turn.run('go')
+    assert turn.error == 'stopped' and out.getvalue().splitlines()[-1] == 'stopped'
+    known = answer != 'late'
+    assert turn.text == ('I dro' if known else '')
+    assert [call['arguments'] for call in turn.calls] == ([{'distance': 2}] if known else [])
 
 
 @pytest.mark.parametrize(('arguments', 'words'), [
