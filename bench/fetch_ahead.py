@@ -57,7 +57,7 @@ def step(model: CudaGemma4, depth: int, rows: int) -> None:
     num_pages = -(-(depth + 16) // PAGE_SIZE)
     cache = model.new_kv_cache(num_pages, num_pages, PAGE_SIZE)
     pages = np.arange(num_pages, dtype=np.int32)
-    ids = np.random.default_rng(rows).integers(512, model.vocab_size, rows).astype(np.int32)
+    ids = np.random.default_rng(rows).integers(model.vocab_size, size=rows).astype(np.int32)
     batch = Batch(ids, np.arange(depth, depth + rows, dtype=np.int32),
                   (Span(Role.DECODE, 0, rows, depth, pages, pages),),
                   np.arange(rows, dtype=np.int32))
@@ -81,8 +81,16 @@ class Rings:
         return args[0], options['num_row_tiles'] if 'num_row_tiles' in options else args[3]
 
     def _spec(self, *args: Any, **options: Any) -> Any:
-        self.asked[self.key(args, options)] = args, options
-        return self._original(*args, **options, **self.chosen.get(self.key(args, options), {}))
+        key = self.key(args, options)
+        self.asked[key] = args, options
+        chosen = {name: value for name, value in self.chosen.get(key, {}).items()
+                  if name != 'MOST_TILES'}
+        return self._original(*args, **options, **chosen)
+
+    def choose(self, key: tuple[int, int], variant: dict[str, int]) -> None:
+        """Take a variant from now on; MOST_TILES is one for all shapes."""
+        self.chosen[key] = variant
+        gemv.MOST_TILES = max([12, *(one.get('MOST_TILES', 0) for one in self.chosen.values())])
 
     def variants(self, key: tuple[int, int]) -> list[dict[str, int]]:
         """Rings of 1 to 14 KB a warp that fit; all are compiled together."""
@@ -106,7 +114,11 @@ class Rings:
                         found.append(variant)
                         if (resident + 1) * own['K_WARPS'] <= 32:    # of 64 registers a thread
                             found.append({**variant, 'ROOM': resident + 1})
-        specs = [self._original(*args, **options, **variant) for variant in found]
+        if key[1] > 12 * device.info().num_multiprocessors:      # one round instead of two
+            found += [{**variant, 'MOST_TILES': 20} for variant in found
+                      if variant['MIN_BLOCKS'] == 1]
+        specs = [self._original(*args, **options, **variant) for variant in found
+                 if 'MOST_TILES' not in variant]
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda one: compiler.cached_cubin(one, device.info().arch), specs))
         return found
@@ -144,7 +156,7 @@ class Sweep:
             best: dict[str, int] = rings.chosen.get(key, {})
             times = []
             for variant in rings.tried.get(key) or rings.variants(key):
-                rings.chosen[key] = variant
+                rings.choose(key, variant)
                 try:
                     time = self.us(plan, key=list(key), **variant)
                 except Exception as error:  # noqa: BLE001 - a variant that asks for too much
@@ -153,7 +165,7 @@ class Sweep:
                 times.append((time, variant))
                 if time < min(least, 0.996 * first):
                     best, least = variant, time
-            rings.chosen[key] = best
+            rings.choose(key, best)
             rings.tried[key] = [variant for time, variant in times if time < 1.012 * least]
             print(f'-- {key[0]} columns, {key[1]} row tiles: {best or "own"}', flush=True)
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS
 
 MULTIPROCESSORS = 132                    # what constants are chosen for: an H200 (bench/LOG.md)
-_MOST_TILES = 12                         # row tiles of a block
+MOST_TILES = 12                          # row tiles of a block
+_RECKONED_TILES = 12                     # of a block whose totals must have room
 _RESERVED_BYTES = 1024                   # of a multiprocessor's shared memory, for each block
 FEW = MULTIPROCESSORS * 9 // 2           # row tiles
 _FEW_WARPS = 11                          # of a block that has a multiprocessor's share to itself
@@ -86,7 +87,7 @@ def fits(values: dict[str, int], tile_bytes: int, sums: int, shared_limit: int) 
 
 
 def shared_bytes(values: dict[str, int], tile_bytes: int, sums: int,
-                 tiles: int = _MOST_TILES) -> int:
+                 tiles: int = _RECKONED_TILES) -> int:
     """Dynamic shared memory of a block of so many row tiles: rings, the row, its sums, totals."""
     warps = values['K_WARPS']
     return (warps * values['STAGES'] * values['STAGE_TILES'] * tile_bytes
@@ -111,6 +112,6 @@ def launch_bytes(values: dict[str, int], tile_bytes: int, sums: int, shared_limi
 def share(num_row_tiles: int, multiprocessors: int, resident: int) -> Share:
     """All blocks resident at once, if no block has too many row tiles then."""
     together = multiprocessors * resident
-    rounds = -(-num_row_tiles // (together * _MOST_TILES))
+    rounds = -(-num_row_tiles // (together * MOST_TILES))
     blocks = min(num_row_tiles, together * rounds)
     return Share(blocks, num_row_tiles // blocks, num_row_tiles % blocks)
