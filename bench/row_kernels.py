@@ -14,6 +14,9 @@ import json
 import statistics
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +40,18 @@ LAUNCHES = 48
 # constants of attention beside its own choice, by layer, FP8 and rows
 VARIANTS: dict[tuple[str, bool, int], tuple[dict[str, int], ...]] = {
     ('full', True, 1): ({}, {'MIN_BLOCKS': 1}), ('sliding', True, 1): ({}, {'MIN_BLOCKS': 1}),
-    ('sliding', False, 1): ({}, {'MIN_BLOCKS': 1}), ('full', True, 16): ({}, {'NT': 2}),
-    ('sliding', True, 16): ({}, {'NT': 2, 'MIN_BLOCKS': 2})}
+    ('sliding', False, 1): ({}, {'MIN_BLOCKS': 1})}
+# of a verify step's attention, by layer; CHUNK is that of all rows, COLUMNS_EACH of the sum
+VERIFY_DEPTHS = (1040, 4112)             # a step behind that many less 16: one chunk more
+TILES: dict[str, tuple[dict[str, int], ...]] = {
+    'sliding': ({'NT': 4, 'MIN_BLOCKS': 1}, {'NT': 4, 'MIN_BLOCKS': 2},
+                {'NT': 2, 'MIN_BLOCKS': 2}),
+    'full': ({'NT': 4, 'MIN_BLOCKS': 1}, {'NT': 2, 'MIN_BLOCKS': 2}, {'NT': 2, 'MIN_BLOCKS': 1})}
+CHUNKS = (64, 128)
+SUM_COLUMNS = (1, 2, 4)
+ROUTE_VARIANTS: dict[int, tuple[dict[str, int], ...]] = {
+    1: ({}, {'EIGHTS': 2}),
+    16: ({}, {'EIGHTS': 1}, {'EIGHTS': 4, 'MIN_BLOCKS': 1}, {'EIGHTS': 4, 'MIN_BLOCKS': 2})}
 CACHE_BYTES = 512 << 20                  # of pages in turn, eight times an H200's L2
 
 
@@ -96,20 +109,34 @@ def routes(bench: Bench) -> None:
 
 
 def half_layers(bench: Bench) -> None:
-    """Norms and router of one row in one launch."""
+    """Norms and router in one launch, and for several rows in two."""
     cp = bench.cp
     weight = [bf16(bench, EXPERTS, HIDDEN) for _ in range(8)]
     norms, scale = [floats(bench, HIDDEN) for _ in range(4)], floats(bench, EXPERTS)
-    x, branch = floats(bench, 1, HIDDEN), bf16(bench, 1, HIDDEN)
-    outs = [cp.empty((1, HIDDEN), cp.uint16) for _ in range(2)]
-    ids, chosen = cp.empty((1, CHOSEN), cp.int32), cp.empty((1, CHOSEN), cp.float32)
-    sizes = moe_route.scratch_sizes(1, HIDDEN, EXPERTS)
-    scores, tickets = cp.empty(sizes[0], cp.float32), cp.zeros(sizes[1], cp.uint32)
-    sequences = cp.zeros(1, cp.int32)
-    bench.measure('moe_route_add', moe_route.bytes_moved(1, HIDDEN, EXPERTS, 2),
-                  lambda i: moe_route.moe_route_add(
-                      ids, chosen, scores, tickets, x, outs, branch, norms[0], norms[1:], EPS, 1.0,
-                      weight[i % 8], scale, sequences, bench.stream), rows=1)
+    for rows in ROWS:
+        x, branch = floats(bench, rows, HIDDEN), bf16(bench, rows, HIDDEN)
+        outs = [cp.empty((rows, HIDDEN), cp.uint16) for _ in range(3)]
+        ids, chosen = cp.empty((rows, CHOSEN), cp.int32), cp.empty((rows, CHOSEN), cp.float32)
+        sizes = moe_route.scratch_sizes(rows, HIDDEN, EXPERTS)
+        scores, tickets = cp.empty(sizes[0], cp.float32), cp.zeros(sizes[1], cp.uint32)
+        sequences = cp.zeros(rows, cp.int32)
+        results = ids, chosen, scores, tickets
+
+        def together(i: int, x: Any = x, branch: Any = branch, outs: Any = outs,
+                     results: Any = results, sequences: Any = sequences) -> None:
+            moe_route.moe_route_add(*results, x, outs[:2], branch, norms[0], norms[1:], EPS, 1.0,
+                                    weight[i % 8], scale, sequences, bench.stream)
+
+        def apart(i: int, x: Any = x, branch: Any = branch, outs: Any = outs,
+                  results: Any = results, sequences: Any = sequences) -> None:
+            rms_norm.rms_norm_add(x, outs, branch, norms[0], norms[1:], EPS, 1.0, bench.stream)
+            moe_route.moe_route(*results, outs[2], weight[i % 8], scale, sequences, bench.stream)
+
+        num_bytes = moe_route.bytes_moved(rows, HIDDEN, EXPERTS, 2)
+        for variant in ROUTE_VARIANTS[rows]:
+            with constants(moe_route, 'add_spec', **variant):
+                bench.measure('moe_route_add', num_bytes, together, rows=rows, **variant)
+        bench.measure('rms_norm_add + moe_route', num_bytes, apart, rows=rows)
 
 
 class Pages:
@@ -189,18 +216,82 @@ def attend(bench: Bench) -> None:
 
 
 def measure_append(bench: Bench, p: Pages, out: Any, scratch: Any, spans: Any, num_bytes: int,
-                   context: dict[str, Any]) -> None:
+                   context: dict[str, Any],
+                   variants: tuple[dict[str, int], ...] | None = None) -> None:
     """Norms, rope, the write of K and V and attention of one row in one launch."""
     cp = bench.cp
     qkv = bf16(bench, 1, (p.heads + p.kv * (2 if p.has_v else 1)) * p.dim)
     norm = floats(bench, p.dim)
     turns = cp.asarray(kv_append.rope_turns(1e4, p.dim, p.pairs))
-    for variant in variants_of(context['layer'], p.fp8, 1):
+    for variant in variants or variants_of(context['layer'], p.fp8, 1):
         with constants(attention, 'append_spec', **variant):
             bench.measure('attention_append', num_bytes, lambda i: attention.attention_append(
                 out, qkv, *p.pages, scratch, spans, p.tables[i % p.copies], (norm, norm), turns,
                 (p.ones, p.ones), (p.ones, p.ones), p.window, EPS, bench.stream), LAUNCHES,
                 **context, **variant)
+
+
+@contextmanager
+def chunks_of(keys: int) -> Iterator[None]:
+    """Cut keys into other chunks."""
+    original, attention._CHUNK = attention._CHUNK, keys
+    try:
+        yield
+    finally:
+        attention._CHUNK = original
+
+
+def sums_of(name: str, variant: dict[str, int]) -> tuple[int, ...]:
+    """The columns of a lane in the sum that are timed with a variant."""
+    return SUM_COLUMNS if variant is TILES[name][0] else SUM_COLUMNS[1:2]
+
+
+def verify(bench: Bench, name: str) -> None:
+    """Attention and sum of 16 rows of one sequence by variants, and of one row."""
+    cp, rows = bench.cp, 16
+    dim, kv, group, window, pairs, has_v = GEOMETRIES[name]
+    specs = []
+    for chunk, fp8 in ((c, f) for c in CHUNKS for f in (True, False)):
+        sizes = dim, group, kv, PAGE_SIZE, window, fp8
+        with chunks_of(chunk):
+            specs += [attention.spec('attention_decode', *sizes, rows, **variant)
+                      for variant in TILES[name]]
+            specs += [attention.spec('attention_decode_combine', *sizes, rows, **variant,
+                                     COLUMNS_EACH=columns)
+                      for variant in TILES[name] for columns in sums_of(name, variant)]
+            specs += [attention.append_spec(*sizes, has_v, pairs),
+                      attention.spec('attention_decode_combine', *sizes, 1)]
+    compile_together(list(dict.fromkeys(specs)))
+    for fp8, depth, chunk in ((f, d, c) for f in (True, False) for d in (256, *VERIFY_DEPTHS)
+                              for c in CHUNKS):
+        p = Pages(bench, name, fp8, depth)
+        with chunks_of(chunk):
+            most = attention.max_chunks(8192, p.window)
+            q, out = (bf16(bench, rows, p.heads, p.dim) for _ in range(2))
+            scratch = attention.AttentionScratch.empty(cp, rows, 1, p.heads, p.dim, most)
+            spans = cp.asarray(np.array([[0, rows, depth - rows, 0]], np.int32))
+            one = cp.asarray(np.array([[0, 1, depth - 1, 0]], np.int32))
+
+            def run(i: int, p: Pages = p, q: Any = q, out: Any = out, scratch: Any = scratch,
+                    spans: Any = spans) -> None:
+                attention.attention_decode(out, q, *p.pages, scratch, spans,
+                                           p.tables[i % p.copies], (p.ones, p.ones), p.window,
+                                           rows, bench.stream)
+
+            num_bytes = attention.bytes_moved(p.seen, rows, p.heads, p.kv, p.dim, p.element)
+            context = {'layer': name, 'kv': 'fp8' if fp8 else 'bf16', 'depth': depth,
+                       'rows': rows, 'chunk': chunk}
+            for variant in TILES[name] if depth > 256 else ():
+                for columns in sums_of(name, variant):
+                    original = attention._COMBINE_COLUMNS
+                    attention._COMBINE_COLUMNS = columns
+                    with constants(attention, 'spec', **variant):
+                        bench.measure('attention', num_bytes, run, LAUNCHES, **context,
+                                      columns=columns, **variant)
+                    attention._COMBINE_COLUMNS = original
+            measure_append(bench, p, out[:1], attention.AttentionScratch(
+                scratch.partial[:1], scratch.partial_ml[:1], scratch.tickets), one, num_bytes,
+                context | {'rows': 1}, ({},))
 
 
 def append(bench: Bench) -> None:
@@ -250,7 +341,8 @@ def samplers(bench: Bench) -> None:
 
 
 PARTS = {'norms': norms, 'routes': routes, 'half_layers': half_layers, 'append': append,
-         'samplers': samplers, 'attend': attend}
+         'samplers': samplers, 'attend': attend,
+         **{f'verify_{name}': partial(verify, name=name) for name in GEOMETRIES}}
 
 
 def main() -> int:

@@ -32,13 +32,14 @@ __device__ __forceinline__ Columns<VEC> load_columns(const float* from) {
     return c;
 }
 
-// Those of chunks first .. first + AHEAD - 1 that lie below `count`; `stride` numbers from one chunk
-// to the next.
+// Those of chunks first .. first + AHEAD - 1 that lie below `count`, else zeros, which have weight 0;
+// `stride` numbers from one chunk to the next.
 template <int VEC, int AHEAD>
 __device__ __forceinline__ void request_parts(Columns<VEC> (&parts)[AHEAD], const float* partial,
                                               u32 stride, int first, int count) {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
+        parts[i] = {};
         if (first + i < count)
             parts[i] = load_columns<VEC>(partial + (u64)(first + i) * stride);
     }
@@ -58,7 +59,9 @@ __device__ __forceinline__ void add_group(Columns<VEC>& sum, float& norm,
         if (c > 0) request_parts<VEC, AHEAD>(parts, partial, stride, base + c, base + chunks);
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            if (c + i >= chunks) break;
+            // those past the last add exact zeros
+            static_assert(AHEAD % 4 == 0 || 4 % AHEAD == 0, "lanes past 31 have no chunk");
+            if (i % 4 == 0 && c + i >= chunks) break;
             const float w = __shfl_sync(FULL_MASK, weight, c + i);
             norm = __fadd_rn(norm, __shfl_sync(FULL_MASK, total, c + i));
 #pragma unroll

@@ -50,8 +50,9 @@
 // PRECOND: max_chunks covers every span
 // PRECOND (FP8): |q| < 65,504
 // PRECOND (APPEND): T and B are 1; gridDim.x >= KV, so that a row's own key is a block's first item
-// Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), NT (1, 2, 4),
-// MIN_BLOCKS resident on a multiprocessor; with APPEND also HAS_V and PAIRS
+// Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), CHUNK, NT (1, 2, 4), MIN_BLOCKS
+// resident on a multiprocessor; with APPEND also HAS_V and PAIRS; for attention_decode_combine
+// COLUMNS_EACH (1, 2, 4)
 
 #ifndef APPEND
 #define APPEND 0
@@ -79,9 +80,12 @@ struct Raw {
 
 #define FUSED_COLUMNS 2                  // of a lane, in the sum of the chunks by the last block
 // Partial results in flight: those of a window of 1,024 where more would not spill.
-#define FUSED_AHEAD (D == 512 ? 3 : NT > 1 ? (FP8 ? 8 : 2) : FP8 ? 9 : 2)
-#define COMBINE_AHEAD 32                 // of one column, in the launch of its own
-#define MORE_CHUNKS (WINDOW == 0 || WINDOW + 16 > (GROUP_CHUNKS - 1) * TILE)     // than a group
+#define FUSED_AHEAD (D == 512 || !FP8 ? 2 : NT > 1 ? 8 : 12)
+#ifndef COLUMNS_EACH
+#define COLUMNS_EACH 1                   // of a lane, in the launch of its own
+#endif
+#define COMBINE_AHEAD (COLUMNS_EACH == 1 ? 32 : COLUMNS_EACH == 2 ? 16 : 12)
+#define MORE_CHUNKS (WINDOW == 0 || WINDOW + 16 > (GROUP_CHUNKS - 1) * CHUNK)    // than a group
 #define LOG2_E 1.4426950408889634f
 
 // Before the wait for the previous kernel, and not moved behind it.
@@ -374,7 +378,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) attention
 
 #endif
 
-// One warp for each 32 columns of each of the T Q query heads; with `split` all warps of a block.
+// One warp for each 32 COLUMNS_EACH columns of each of the T Q query heads; with `split` all warps
+// of a block, for one column each.
 // Rows of no span: untouched.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2) attention_decode_combine(
         u16* __restrict__ out, const float* partial, const float2* partial_ml,
@@ -383,8 +388,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2) attention_decode_c
     __shared__ float2 room[MAX_CHUNKS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int index = split ? blockIdx.x : blockIdx.x * WARPS + warp;
-    const int slice = index % (D / 32), head = index / (D / 32) % Q_HEADS;
-    const int row = index / (D / 32) / Q_HEADS;
+    const int slices = D / (32 * COLUMNS_EACH);
+    const int slice = index % slices, head = index / slices % Q_HEADS;
+    const int row = index / slices / Q_HEADS;
     allow_next_kernel();
     int4 span = {};                      // the row's own; read before the wait
     if (row < num_rows) {
@@ -397,7 +403,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2) attention_decode_c
     const float scale = FP8 ? load_scale(v_scale + head / GROUP) : 1.0f;
     wait_for_previous_kernel();
     if (row >= num_rows || row >= span.x + span.y) return;
-    combine_row<1, COMBINE_AHEAD, MORE_CHUNKS>(
+    combine_row<COLUMNS_EACH, COMBINE_AHEAD, MORE_CHUNKS>(
         out, partial, partial_ml, num_rows, max_chunks, row, head, span.z + row - span.x,
         chunk_of(first_visible(span.z)), slice, scale, lane, split ? warp : 0, split ? WARPS : 1,
         room);

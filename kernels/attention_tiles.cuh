@@ -39,7 +39,7 @@ __device__ __forceinline__ bool find_item(Item& item, int index, const int4* spa
     const int low = chunk_of(first_visible(span.z)), high = chunk_of(span.z);
     if (span.y <= 0 || index >= (high - low + 1) * KV) return false;
     item = {0, span.x, 1, span.z, high - index / KV, low, high - low + 1, index % KV, 0};
-    item.first_key = chunk_start(item.chunk);
+    item.first_key = first_of(item.chunk, first_visible(span.z));
     item.stop = min(chunk_start(item.chunk + 1), item.start + 1);
     return true;
 }
@@ -93,7 +93,7 @@ __device__ __forceinline__ bool find_item(Item& item, int index, const int4* spa
                     __shfl_sync(FULL_MASK, of.span.y, owner),
                     __shfl_sync(FULL_MASK, of.span.z, owner), high - rest / (KV * groups), low,
                     high - low + 1, head / groups, head % groups};
-            item.first_key = chunk_start(item.chunk);
+            item.first_key = first_of(item.chunk, first_visible(item.start));
             item.stop = min(chunk_start(item.chunk + 1), item.start + item.num_rows);
             return true;
         }
@@ -180,7 +180,7 @@ __device__ __forceinline__ u32 q_operand(u32 pair) {
 // The item's queries in B operand order: q_tile[n][two k steps][lane], zeros past the last query.
 __device__ __forceinline__ void stage_q(uint4* q_tile, const u16* q, const Item& item) {
     const int num_queries = item.num_rows * GROUP;
-    constexpr int COUNT = NT * KSTEPS / 2 * WARP / (WARPS * WARP), AHEAD = 4 < COUNT ? 4 : COUNT;
+    constexpr int COUNT = NT * KSTEPS / 2 * WARP / (WARPS * WARP), AHEAD = 8 < COUNT ? 8 : COUNT;
 #pragma unroll 1
     for (int base = 0; base < COUNT; base += AHEAD) {
         u32 words[AHEAD][4];             // requested together

@@ -17,11 +17,13 @@ from gemma_thor_ros.ops.shapes import check
 
 MAX_SPAN_ROWS = 16                       # of one sequence
 _TILE = 64                               # keys
-_FLAT_CHUNKS = 128
+_CHUNK = 128                             # keys of a chunk below _FLAT_KEYS
+_FLAT_KEYS = 8192
 _DOUBLING = 64
 _WARPS = 8
 _SPLIT_ROWS = 4
 _GROUP_CHUNKS, _MAX_CHUNKS = 32, 512     # as in kernels/attention_combine.cuh
+_COMBINE_COLUMNS = 2                     # of a lane, in the launch that adds chunks of many rows
 # Up to this many (query, 128 columns) of so few chunks the block that ends last adds the partial
 # results alone. A round of its eight warps takes half of that columns and reads eight chunks at a
 # time, about 0.6 us each, so with more a launch that spreads them over the device costs less
@@ -53,10 +55,11 @@ class AttentionScratch:
 
 def chunk_of(position: int, window: int | None) -> int:
     """The chunk that holds a key position."""
-    if window is not None or position < _FLAT_CHUNKS * _TILE:
-        return position // _TILE
-    level = (position // (_FLAT_CHUNKS * _TILE)).bit_length() - 1
-    return _FLAT_CHUNKS + level * _DOUBLING + position // (_TILE << (level + 1)) - _DOUBLING
+    if window is not None or position < _FLAT_KEYS:
+        return position // _CHUNK
+    level = (position // _FLAT_KEYS).bit_length() - 1
+    flat = _FLAT_KEYS // _CHUNK
+    return flat + level * _DOUBLING + position // (_TILE << (level + 1)) - _DOUBLING
 
 
 def max_chunks(context_length: int, window: int | None) -> int:
@@ -64,7 +67,7 @@ def max_chunks(context_length: int, window: int | None) -> int:
     if window is None or window >= context_length:
         return chunk_of(context_length - 1, window) + 1
     keys = window - 1 + MAX_SPAN_ROWS
-    return min((keys - 2) // _TILE + 2, chunk_of(context_length - 1, window) + 1)
+    return min((keys - 2) // _CHUNK + 2, chunk_of(context_length - 1, window) + 1)
 
 
 def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: AttentionScratch,
@@ -139,7 +142,7 @@ def _launch(attention: KernelSpec, sizes: dict[str, int], shape: tuple[int, ...]
         return
     combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'],
                    constants['WINDOW'], fp8, max_rows)
-    slices = sizes['T'] * sizes['Q'] * (sizes['D'] // 32)
+    slices = sizes['T'] * sizes['Q'] * (sizes['D'] // 32) // dict(combine.defines)['COLUMNS_EACH']
     # a block's warps take groups of chunks each; the slices of many rows fill the device anyway
     split = shape[2] > _GROUP_CHUNKS and sizes['T'] <= _SPLIT_ROWS
     assert shape[2] <= _MAX_CHUNKS, shape
@@ -152,9 +155,10 @@ def _launch(attention: KernelSpec, sizes: dict[str, int], shape: tuple[int, ...]
 def query_tiles(head_dim: int, group: int, fp8: bool, max_rows: int) -> int:
     """Tiles of 8 queries that one block works on.
 
-    More would not fit into the registers, nor two tiles more of bf16 into 99 KB.
+    More would not fit into the registers, nor two tiles more of bf16 into 99 KB; of head dim 256
+    two let two blocks be resident.
     """
-    most = 2 if head_dim == 512 and not fp8 else 4
+    most = 4 if head_dim == 512 and fp8 else 2
     wanted = -(-max_rows * group // 8)
     return min(most, 1 << (wanted - 1).bit_length())
 
@@ -180,8 +184,10 @@ def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: in
     # are few and the cache is FP8
     pair = tiles <= (2 if head_dim == 256 else int(fp8))
     constants = {'D': head_dim, 'GROUP': group, 'KV': num_kv_heads, 'S': page_size,
-                 'WINDOW': window or 0, 'FP8': int(fp8), 'NT': tiles,
+                 'WINDOW': window or 0, 'FP8': int(fp8), 'CHUNK': _CHUNK, 'NT': tiles,
                  'MIN_BLOCKS': 2 if pair else 1}
+    if entry == 'attention_decode_combine':
+        constants['COLUMNS_EACH'] = _COMBINE_COLUMNS if max_rows > _SPLIT_ROWS else 1
     return KernelSpec.of('attention_decode', entry, **constants | override)
 
 

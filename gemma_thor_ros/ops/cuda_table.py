@@ -117,7 +117,7 @@ class CudaOps:
 
         joined: the experts' launches do the dense MLP of generated rows too, where its size lets
         them. branches: else it runs beside the router and the experts. appended: one row alone has
-        its K and V written by its attention, and its norms before the router by the router. `plan`
+        its K and V written by its attention; norms before the router are the router's. `plan`
         is what generated rows' products fetch ahead. chained: the experts of generated rows are
         one launch.
         """
@@ -215,7 +215,7 @@ class CudaOps:
     def add_norms(self, residual: Any, outs: Arrays, branch: Any, weight: Any, weights: Arrays,
                   eps: float, scale: float) -> None:
         """residual = (residual + rms(branch; weight)) * scale, then its norms."""
-        if self.appended and len(outs) == 3 and residual.shape[0] == 1:
+        if self.appended and len(outs) == 3 and residual.shape[0] <= MAX_ROWS:
             self._norms = residual, outs, branch, weight, weights, eps, scale, self.stream
             return
         rms_norm.rms_norm_add(residual, outs, branch, weight, weights, eps, scale, self.stream)
@@ -252,7 +252,8 @@ class CudaOps:
                   and isinstance(dense.down, Nvfp4Fragments)
                   and isinstance(weights, CudaExperts))
         norms, self._norms = self._norms, None
-        together = joined and self._num_experts <= moe_route.MOST_TOGETHER
+        together = joined and moe_route.can_add(residual.shape[0], residual.shape[1],
+                                                self._num_experts)
         if norms and not together:
             rms_norm.rms_norm_add(*norms)
         if not joined:

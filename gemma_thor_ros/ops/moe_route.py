@@ -23,7 +23,9 @@ from gemma_thor_ros.ops.rounding import Array, Rounding, stored_by_mlx
 from gemma_thor_ros.ops.scratch import Scratch
 from gemma_thor_ros.ops.shapes import check
 
-MOST_TOGETHER = 256                      # experts: threads of a block
+_MOST_TOGETHER = 256                     # experts: threads of a block
+_MOST_ADDED, _MOST_COLUMNS = 16, 4096    # rows of moe_route_add, and numbers of each
+_FEW_ROWS = 4
 _ROWS = 16                               # of one tile
 
 
@@ -78,9 +80,9 @@ def moe_route_add(expert_ids: Any, expert_weights: Any, scores: Any, tickets: An
                   normed: Sequence[Any], a: Any, weight_a: Any, weights: Sequence[Any], eps: float,
                   scale: float, weight: Any, per_expert_scale: Any, sequences: Any,
                   stream: Any) -> None:
-    """Enqueue rms_norm_add and moe_route of one row as one launch, the same bits as of the two.
+    """Enqueue rms_norm_add and moe_route of some rows as one launch, the same bits as of the two.
 
-    x (1, H) f32 in place; normed two arrays (1, H) bf16; a (1, H) bf16; weight_a and weights
+    x (T, H) f32 in place; normed two arrays (T, H) bf16; a (T, H) bf16; weight_a and weights
     (H,) f32, those of the two norms and of the router's, which is not written.
     """
     parts = weight.shape[0] if len(weight.shape) == 3 else 1
@@ -89,18 +91,27 @@ def moe_route_add(expert_ids: Any, expert_weights: Any, scores: Any, tickets: An
                   w_1=weights[1], routed=weights[2],
                   weight=weight.reshape(parts, *weight.shape[-2:])[0],
                   per_expert_scale=per_expert_scale, sequences=sequences)
-    need = scratch_sizes(1, sizes['H'], sizes['E'])
-    assert sizes['T'] == 1 and scores.size >= need[0] and tickets.size >= need[1], (sizes, need)
-    kernel = device.compiled(add_spec(sizes['H'], sizes['E'], sizes['K'], parts))
-    device.launch(kernel, (sizes['E'] // 8, _splits(sizes['H']), 1), 256,
+    need = scratch_sizes(sizes['T'], sizes['H'], sizes['E'])
+    assert can_add(sizes['T'], sizes['H'], sizes['E']) and scores.size >= need[0], (sizes, need)
+    assert tickets.size >= need[1], (tickets.size, need)
+    chosen = add_spec(sizes['H'], sizes['E'], sizes['K'], parts, sizes['T'])
+    experts = 8 * dict(chosen.defines)['EIGHTS']         # of a block
+    device.launch(device.compiled(chosen),
+                  (-(-sizes['E'] // experts), _splits(sizes['H']), sizes['T']), 256,
                   (expert_ids, expert_weights, scores, tickets, x, *normed, a, weight_a, *weights,
                    weight, per_expert_scale, sequences, float(eps), float(scale)), stream)
+
+
+def can_add(num_rows: int, hidden_size: int, num_experts: int) -> bool:
+    """Whether `moe_route_add` runs here: a block has a row's norms in 48 KB of shared memory."""
+    return (num_rows <= _MOST_ADDED and hidden_size <= _MOST_COLUMNS
+            and num_experts <= _MOST_TOGETHER)
 
 
 def scratch_sizes(num_tokens: int, hidden_size: int, num_experts: int) -> tuple[int, int]:
     """Numbers of the two scratch arrays: scores f32, and tickets u32 that start as zeros."""
     tiles = -(-num_tokens // _ROWS)
-    return tiles * _splits(hidden_size) * _ROWS * num_experts, tiles
+    return tiles * _splits(hidden_size) * _ROWS * num_experts, num_tokens
 
 
 def spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1) -> KernelSpec:
@@ -112,11 +123,15 @@ def spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1) ->
                          UNITS=-(-hidden_size // (splits * 8 * 32)), PARTS=parts)
 
 
-def add_spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1) -> KernelSpec:
-    """What is compiled for `moe_route_add`."""
-    assert num_experts <= MOST_TOGETHER, num_experts
+def add_spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1,
+             num_rows: int = 1, **override: int) -> KernelSpec:
+    """What is compiled for `moe_route_add`.
+
+    Each block of a row does its norms anew: among several rows there are fewer of them.
+    """
     constants = dict(spec(hidden_size, num_experts, num_chosen, parts).defines)
-    return KernelSpec.of('moe_route', 'moe_route_add', **constants, ADD=1)
+    constants |= {'ADD': 1, 'EIGHTS': 2 if num_rows > _FEW_ROWS else 1, 'MIN_BLOCKS': 2}
+    return KernelSpec.of('moe_route', 'moe_route_add', **constants | override)
 
 
 def _splits(hidden_size: int) -> int:

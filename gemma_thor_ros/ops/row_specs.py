@@ -48,6 +48,7 @@ def row_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geo
 
     experts: (E, K) of a mixture, else None; parts: moe_nvfp4.dense_parts of its dense MLP.
     """
+    rows = tuple(rows)
     specs = [embed.spec(hidden_size), geglu.spec(intermediate_size),
              rms_norm.spec('rms_norm', hidden_size, outputs=1),
              rms_norm.spec('rms_norm_add', hidden_size, outputs=3 if experts else 1)]
@@ -56,8 +57,8 @@ def row_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geo
                                 num_chosen=experts[1], parts=count)
                   for count in sorted({0, parts})]
         specs += [moe_route.spec(hidden_size, *experts)]
-        if experts[0] <= moe_route.MOST_TOGETHER:
-            specs.append(moe_route.add_spec(hidden_size, *experts))
+        specs += [moe_route.add_spec(hidden_size, *experts, num_rows=count) for count in rows
+                  if moe_route.can_add(count, hidden_size, experts[0])]
     else:
         specs.append(rms_norm.spec('rms_norm_add', hidden_size, outputs=1))
     for shape in geometries:

@@ -269,7 +269,7 @@ def test_the_scratch_has_room_for_all_chunks(start: int, count: int, window: int
     first = 0 if window is None else max(0, start - window + 1)
     chunks = op.chunk_of(start + count - 1, window) - op.chunk_of(first, window) + 1
     assert chunks <= op.max_chunks(start + count, window)
-    assert op.max_chunks(262144, None) == 448
+    assert op.max_chunks(262144, None) == 384
 
 
 @given(st.integers(0, 262143))
