@@ -14,9 +14,10 @@
 //
 // PRECOND: those of moe_nvfp4.cu; all blocks are resident at once. (The next kernel begins only when
 // all of them have begun, so it takes no place from one.)
-// Constants: CHOSEN, NUM_EXPERTS, BLOCKS, DENSE, WARPS, MIN_BLOCKS, STAGE_TILES, STAGES, FETCH_DENSE,
-// E2M1_HARDWARE as in moe_nvfp4.cu; COLUMNS, COLUMN_TILES, SPLIT, ACTIVATIONS, WIDE_ACTIVATIONS,
-// WIDE, NARROW are gate-up's, the same with DOWN_ down's (but for SPLIT, 1, and COLUMN_TILES).
+// Constants: CHOSEN, NUM_EXPERTS, BLOCKS, DENSE, WARPS, MIN_BLOCKS, STAGE_TILES, STAGES,
+// E2M1_HARDWARE and FETCH_DENSE (2: also down's, each block a part of it, for all) as in
+// moe_nvfp4.cu; COLUMNS, COLUMN_TILES, SPLIT, ACTIVATIONS, WIDE_ACTIVATIONS, WIDE and NARROW are
+// gate-up's, those with DOWN_ in front down's, which has a warp an item.
 // Dynamic shared memory: the rings.
 
 #include "expert_results.cuh"
@@ -79,6 +80,10 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
             request_next(ring, chain.gate_up, routing, lane);
 #if FETCH_DENSE
     fetch_dense<GateUp>(chain.gate_up);
+#if FETCH_DENSE == 2
+    find_dense(chain.down.share, num_down_tiles);
+    fetch_dense<Down>(chain.down);
+#endif
 #endif
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
