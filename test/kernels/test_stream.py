@@ -48,7 +48,8 @@ def check_way(cp: Any, stream: Any, monkeypatch: pytest.MonkeyPatch, way: tuple[
         original(kernel, grid, *rest, **options)
 
     monkeypatch.setattr(device, 'launch', launch)
-    info = device.info()
+    info = replace(device.info(), num_multiprocessors=3)     # so that blocks have several turns
+    monkeypatch.setattr(device, 'clusters_at_once', lambda *_: 1)
     if info.name == 'emulator':
         info = replace(info, shared_bytes_per_block=SHARED_BYTES)
     elif info.shared_bytes_per_block < SHARED_BYTES:
