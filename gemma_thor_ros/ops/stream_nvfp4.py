@@ -18,6 +18,7 @@ TILE_BYTES = 576                         # codes and scales
 _CLUSTER_BYTES = 200 << 10               # devices whose blocks have as much have clusters, too
 _FIXED_BYTES = 128                       # of shared memory: the scales of a turn's rows
 CLUSTERS = (1,)                          # blocks of one, that are considered
+_PART = 18                               # multiprocessors of a part, that a cluster does not leave
 _MOST_WARPS = 16
 _REGISTERS = 65536
 # ns, of one multiprocessor of an H200 (bench/LOG.md)
@@ -76,8 +77,9 @@ def share(num_row_tiles: int, multiprocessors: int, cluster: int, at_once: int =
 
     at_once: how many clusters do, where it is known.
     """
-    usable = multiprocessors - (multiprocessors // 33 if cluster > 2 else 0)
-    clusters = max(1, min(num_row_tiles, at_once or usable // cluster))
+    parts = -(-multiprocessors // _PART) if cluster > 2 else 1
+    room = at_once or parts * (multiprocessors // parts // cluster)
+    clusters = max(1, min(num_row_tiles, room))
     return Share(clusters, num_row_tiles // clusters, num_row_tiles % clusters)
 
 
