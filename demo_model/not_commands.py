@@ -46,6 +46,7 @@ _OPEN_TO_ANYTHING = frozenset(['search', 'translate', 'book', 'news', 'game', 'j
 _OTHER_SHARE = 0.15                      # of the commands inside: for tools of other kinds
 _WORDED_SHARE = 0.4                      # of motions inside: worded as any command, not just verb, way and amount
 _NEXT_SHARE = 0.6                        # of questions back: with the user's answer
+_HALF_SHARE = 0.15                       # of motions inside: without an amount
 _TWO_SHARE = 0.12                        # of motions inside: two of them
 _SAY_SHARE = 0.3                         # of conditions for other tools than motions: texts
 _TOWARDS_SHARE = 0.06                    # of drives: a number, and an 'in' that is no inch
@@ -74,6 +75,7 @@ _WAYS = {
 }
 # 'I said to 90 degrees left' is no English.
 _NO_VERB = re.compile(r'(a|an|the|one|two|three|half|how|to|by|so|and|please|your|all)\b|[^a-zA-Z]|[^ ]*:|.*:\B', re.IGNORECASE)
+_LACKS = 'The amount is missing.'
 _NOTHING_THOUGHT = 'This is no command.'
 
 
@@ -135,6 +137,16 @@ def _short(one: Inside, rng: random.Random) -> dict[str, str]:
     return {**one.slots, 'verb': verb[0], 'ing': verb[1], 'past': verb[2], 'done': verb[3]}
 
 
+def _halved(one: Inside, places: bool, rng: random.Random) -> dict[str, str]:
+    """The slots without the amount: 'turn left', or, where nothing is asked back, 'go to the kitchen'."""
+    verbs = said.TURNING if one.command.tool.intent == 'turn' else said.DRIVING
+    base, ing, past, done = verbs[int(rng.random() * len(verbs))]
+    tail = one.slots['way']
+    if places and one.command.tool.intent == 'drive' and rng.random() < 0.5:
+        tail = fill('(to|into) the {place}', rng, {})
+    return {'base': f'{base} {tail}', 'ing': f'{ing} {tail}', 'past': f'{past} {tail}', 'done': f'{done} {tail}'}
+
+
 def _any_command(tools: list[Tool], rng: random.Random) -> Command | None:
     """A command with a verb phrase that takes anything before it; None where none was met."""
     for _ in range(6):
@@ -180,15 +192,22 @@ def not_command(tools: list[Tool], rng: random.Random) -> list[Episode]:
         return _range(rng.choice(motions), rng)
     if kind == 'feat':
         return [Episode(roughen(fill(pick(rng, _FEATS), rng, {}), rng), reply=smalltalk.NO_TOOL, thought='No tool fits.', category='no tool')]
-    second = inside(rng.choice(motions), rng) if one and rng.random() < _TWO_SHARE else None
+    half = one if kind in ('still', 'condition', 'hearsay') and rng.random() < _HALF_SHARE else None
+    if half:
+        slots = _halved(half, kind == 'condition', rng)
+    second = inside(rng.choice(motions), rng) if one and not half and rng.random() < _TWO_SHARE else None
     if kind == 'still':
-        if second is None and command.tool.intent == 'drive' and rng.random() < _TOWARDS_SHARE and {'m'} <= set(units_of(command.tool)) and 'unit' in command.tool.names:
+        if second is None and not half and command.tool.intent == 'drive' and rng.random() < _TOWARDS_SHARE and {'m'} <= set(units_of(command.tool)) and 'unit' in command.tool.names:
             slots, command = _towards(command.tool, rng)
+        if half:
+            text = _still([command], slots, rng).user
+            way = str((command.values or {})['direction'])
+            return [Episode(text, reply=how_far(command.tool, way), thought=_LACKS, category='missing')]
         return [_still([command], slots, rng) if second is None else _still([command, second.command], _both(slots, second, rng), rng)]
     if kind == 'hearsay':
         mark = {'c': pick(rng, ('', '', ':', ',')), 'c2': pick(rng, ('', '', 'the words ', 'somebody say '))}
         text = fill(pick(rng, _HEARSAY), rng, {**slots, **mark})
-        return _asked_whether(_finished(text, command, rng), command, rng)
+        return _asked_whether(_finished(text, command, rng), command, rng, bool(half))
     if kind == 'condition':
         event = fill(pick(rng, _EVENTS), rng, {})
         slots = _both(slots, second, rng) if second and rng.random() < 0.6 else slots
@@ -265,12 +284,15 @@ def _towards(tool: Tool, rng: random.Random) -> tuple[dict[str, str], Command]:
     return {'base': f'{verb} {tail}', 'ing': f'{ing} {tail}'}, command
 
 
-def _asked_whether(text: str, command: Command, rng: random.Random) -> list[Episode]:
+def _asked_whether(text: str, command: Command, rng: random.Random, half: bool) -> list[Episode]:
     first = Episode(text, reply=WHETHER, thought='Somebody else said so.', category='no command')
     if rng.random() > _NEXT_SHARE:
         return [first]
     if rng.random() < 0.3:
         return [first, Episode(roughen(pick(rng, said.NO), rng), reply='Okay.', thought='I must not do it.', category='no command')]
+    if half:
+        way = str((command.values or {})['direction'])
+        return [first, Episode(roughen(pick(rng, said.YES), rng), reply=how_far(command.tool, way), thought=_LACKS, category='missing')]
     return [first, Episode(roughen(pick(rng, said.YES), rng), [command], thought=f'I call {command.tool.name}.', category='follow-up')]
 
 
