@@ -28,7 +28,7 @@ from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader
 from gemma_thor_ros.ops.draft_specs import dflash_specs, mtp_specs
 from gemma_thor_ros.ops.gemm_affine import Form as AffineForm
-from gemma_thor_ros.ops.matrix_specs import matrix_specs
+from gemma_thor_ros.ops.matrix_specs import bf16_specs, matrix_specs
 from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
 from gemma_thor_ros.ops.prefill_specs import image_specs, prefill_specs
 from gemma_thor_ros.ops.row_specs import row_specs
@@ -122,7 +122,8 @@ def load_cuda(config: ModelConfig, checkpoint: Checkpoint, weights: TextWeights,
     compile_ahead(config, page_size, kv_dtype, num_threads,
                   lambda share: report(0.2 * share, COMPILING), sizes)
     uses = affine_uses(weights) + (affine_uses(vision.part[1]) if vision.part else [])
-    compile_specs(affine_specs(uses, device.info().shared_bytes_per_block), num_threads,
+    limit = device.info().shared_bytes_per_block
+    compile_specs(affine_specs(uses, limit) + bf16_specs(bf16_shapes(weights), limit), num_threads,
                   lambda share: None)
     stream = device.new_stream()
     with device.errors():
@@ -158,6 +159,12 @@ def affine_uses(weights: TextWeights | VisionWeights) -> list[AffineUse]:
             uses.append(AffineUse(sum(part.shape[-2] for part in stacked), stacked[0].shape[-1],
                                   bits, size, form, '.experts.' in name))
     return uses
+
+
+def bf16_shapes(weights: TextWeights) -> dict[str, tuple[int, ...]]:
+    """The matrices of the layers that a checkpoint left in bf16, but for the routers'."""
+    return {name: weights[name].shape for name in weights
+            if name.endswith('_proj') and weights.form(name) is Form.DENSE}
 
 
 def load_drafter(found: FoundDrafter, model: CudaGemma4, *, context_length: int, page_size: int,

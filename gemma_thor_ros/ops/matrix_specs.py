@@ -7,7 +7,7 @@ For whoever compiles them ahead: the loader, the tests and the record of all arc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gemma_thor_ros.ops import (
     fragment_order,
@@ -61,3 +61,24 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
                               moe_nvfp4.down_spec(expert_size, *sizes, dense)]
         specs.append(moe_nvfp4.combine_spec(num_chosen))
     return list(dict.fromkeys(specs))
+
+
+def bf16_specs(shapes: Mapping[str, tuple[int, ...]], _: int,
+               rows: Iterable[int] = ROWS) -> list[KernelSpec]:
+    """Every spec of matrices that a checkpoint left in bf16, each once.
+
+    shapes: name -> (N, M) of those of the layers, experts and routers left out. As in
+    cuda_weights.py q, k and v lie in one, and gate and up.
+    """
+    uses: dict[tuple[int, int], None] = {}               # N, M
+    for name, (outputs, columns) in shapes.items():
+        stem, _, kind = name.rpartition('.')
+        if kind in ('q_proj', 'gate_proj'):
+            beside = ('k_proj', 'v_proj') if kind == 'q_proj' else ('up_proj',)
+            outputs += sum(shapes[other][0] for other in (f'{stem}.{part}' for part in beside)
+                           if other in shapes)
+        elif kind not in ('o_proj', 'down_proj'):
+            continue
+        uses[outputs, columns] = None
+    return list(dict.fromkeys(gemm_bf16.spec(columns, count, False)
+                              for count in rows for _, columns in uses))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -39,6 +39,7 @@ from gemma_thor_ros.ops.sample import (
 )
 from gemma_thor_ros.ops.staging import StepBuffer
 from gemma_thor_ros.weights.canonical import DenseWeight, Nvfp4Weight, Weight
+from gemma_thor_ros.weights.modules import Form
 from gemma_thor_ros.weights.number_formats import encode_e4m3
 from gemma_thor_ros.weights.shapes import TextShapes
 
@@ -321,9 +322,21 @@ def generate(rig: Rig, count: int, run_ahead: bool, sampling: str = 'drawn',
     return answers
 
 
-def test_all_kernels_are_known_ahead(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the loader compiles is what steps of one, a few and many rows launch."""
-    rig, used, right = Rig('moe', stream, 'fp8'), [], device.compiled
+class Plain(dict[str, Weight]):
+    """Weights with their forms, as a checkpoint tells them."""
+
+    def form(self, name: str) -> Form:
+        return Form.DENSE if isinstance(self[name], DenseWeight) else Form.COMPRESSED_TENSORS
+
+
+@pytest.mark.parametrize('name', ['moe', 'dense'])
+def test_all_kernels_are_known_ahead(name: str, stream: Any,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loader compiles is what steps of one, a few and many rows launch.
+
+    The dense model has an MLP in bf16 between projections in NVFP4.
+    """
+    rig, used, right = Rig(name, stream, 'fp8'), [], device.compiled
 
     def compiled(spec: Any) -> Any:
         used.append(spec)
@@ -333,11 +346,15 @@ def test_all_kernels_are_known_ahead(stream: Any, monkeypatch: pytest.MonkeyPatc
     for step in (batch((P, 0, 0, 21), wanted=[20]), batch((D, 0, 21, 1)),
                  batch((D, 0, 22, 1), (D, 1, 0, 1)), batch((D, 0, 23, 4)), batch((D, 1, 1, 9))):
         rig.model.forward(step, rig.cache)
-    known = load_device.text_specs(rig.config, PAGE, 'fp8')
-    assert used and [spec for spec in dict.fromkeys(used) if spec not in known] == []
+    text = load_device.text_specs(rig.config, PAGE, 'fp8')
+    shapes = load_device.bf16_shapes(cast(Any, Plain(weights(name))))
+    more = matrix_specs.bf16_specs(shapes, device.info().shared_bytes_per_block)
+    assert used and [spec for spec in dict.fromkeys(used) if spec not in text + more] == []
+    # planted: without what is in bf16, and with fewer counts of rows
+    assert bool(set(used) - set(text)) == bool(more) == (name == 'dense')
     monkeypatch.setattr(matrix_specs.matrix_specs, '__defaults__', ((1, 16),))
     fewer = load_device.text_specs(rig.config, PAGE, 'fp8')          # as it once was
-    assert set(used) - set(fewer)
+    assert set(used) - set(fewer + more)
 
 
 def test_run_ahead_changes_no_token_for_long(full: None, stream: Any) -> None:
