@@ -34,6 +34,7 @@ from kernels import Bench, compile_together, constants  # noqa: E402
 
 Variant = dict[str, int]
 LAUNCHES = 64
+TRACE, TRACED = 64, 132 * 16             # times of each warp, warps
 TURNS = 16                               # routes of other experts
 # rows, experts, whether few of them have most rows
 ROUTED = ((1, 8, False), (2, 16, False), (4, 25, False), (8, 40, False), (8, 32, True),
@@ -102,7 +103,8 @@ class Step:
         self.wide = cases.random_rows(cp, (rows, 3 * inner), 7)
         self.results = cases.random_rows(cp, (rows, cases.CHOSEN, hidden), 6)
         self.parts = cases.poisoned(cp, (rows, 3, hidden), 'f32')
-        self.arrivals = cp.zeros(moe_chain.arrivals_size(num_experts), cp.uint32)
+        self.arrivals = cp.zeros(moe_chain.arrivals_size(num_experts) + 2 * TRACE * TRACED,
+                                 cp.uint32)
 
     def gate_up(self, turn: int) -> None:
         """Enqueue it."""
@@ -213,6 +215,20 @@ def run(bench: Bench, only: set[int], once: bool) -> int:
     return failures
 
 
+def traced(bench: Bench, folder: Path) -> None:
+    """Write when each warp of a chain did what: (warps, TRACE) u64, the tag in the upper byte."""
+    weights = layer(bench)
+    at = moe_chain.arrivals_size(cases.EXPERTS[0])
+    for rows, distinct, skewed in ROUTED:
+        step = Step(bench, weights, rows, distinct, skewed)
+        with changed('chain', {'TRACE': TRACE, 'TRACE_AT': at}):
+            for turn in range(8):
+                step.chain(turn)
+        bench.stream.synchronize()
+        times = bench.cp.asnumpy(step.arrivals)[at:].view(np.uint64).reshape(TRACED, TRACE)
+        np.savez_compressed(folder / f'chain-{rows}-{distinct}-{int(skewed)}.npz', times=times)
+
+
 def compile_all(only: set[int]) -> None:
     """Fill the cache, in parallel."""
     hardware = device.has_e2m1_conversion()
@@ -235,9 +251,13 @@ def main() -> int:
     parser.add_argument('--commit', default='unknown')
     parser.add_argument('--rows', default='', help='only these numbers of rows, with commas')
     parser.add_argument('--once', action='store_true', help='measure nothing')
+    parser.add_argument('--trace', type=Path, help='only write when warps did what, here')
     arguments = parser.parse_args()
     only = {int(word) for word in arguments.rows.split(',') if word}
     bench = Bench('python bench/expert_kernels.py', arguments.commit)
+    if arguments.trace:
+        traced(bench, arguments.trace)
+        return 0
     compile_all(only)
     if not arguments.once:
         bench.bandwidth()
