@@ -45,8 +45,10 @@ DOWN: dict[int, tuple[Variant, ...]] = {8: ({},), 16: ({},)}
 CHAIN: dict[int, tuple[Variant, ...]] = {
     8: ({}, {'FETCH_DENSE': 0}, {'FETCH_DENSE': 2}, {'STAGES': 4}, {'STAGES': 5},
         {'WARPS': 16, 'MIN_BLOCKS': 1}, {'L2_AHEAD': 1}, {'L2_AHEAD': 1, 'FETCH_DENSE': 0},
+        {'MIN_BLOCKS': 3, 'ACTIVATIONS': 2, 'DOWN_ACTIVATIONS': 2},
         {'STAGE_TILES': 6, 'ACTIVATIONS': 3, 'DOWN_ACTIVATIONS': 3}),
     16: ({}, {'FETCH_DENSE': 0}, {'FETCH_DENSE': 2}, {'STAGES': 4},
+         {'MIN_BLOCKS': 3, 'WIDE_ACTIVATIONS': 1, 'DOWN_WIDE_ACTIVATIONS': 1},
          {'L2_AHEAD': 1}, {'STAGE_TILES': 6}, {'DOWN_ACTIVATIONS': 4}, {'WIDE_ACTIVATIONS': 1})}
 
 
