@@ -239,10 +239,20 @@ def test_a_chain_has_the_bits_of_two_launches(cp: Any, stream: Any, layer: Layer
                 check_chain(cp, stream, layer, mlp, arrivals, num_tokens, distinct)
 
 
+def test_a_small_chain(small: tuple[Any, Any]) -> None:
+    check_small_chain(small, JOINED, 9, 8)
+
+
 @pytest.mark.parametrize(('sizes', 'num_tokens', 'distinct'), [
-    (JOINED, 1, 8), (JOINED, 9, 8), (SMALL, 7, 20), (LONG, 3, 8)])
-def test_a_small_chain(small: tuple[Any, Any], sizes: tuple[int, int, int], num_tokens: int,
-                       distinct: int) -> None:
+    (JOINED, 1, 8), (JOINED, 8, 24), (SMALL, 7, 20), (SMALL, 16, 24), (LONG, 3, 8),
+    (LONG, 16, 8)])
+def test_more_small_chains(full: None, small: tuple[Any, Any], sizes: tuple[int, int, int],
+                           num_tokens: int, distinct: int) -> None:
+    check_small_chain(small, sizes, num_tokens, distinct)
+
+
+def check_small_chain(small: tuple[Any, Any], sizes: tuple[int, int, int], num_tokens: int,
+                      distinct: int) -> None:
     layer = Layer(*small, sizes)
     arrivals = arrivals_of(small[0], sizes[0])
     dense = DenseMlp(*small, sizes[2], sizes[1]) if sizes != SMALL else None
