@@ -26,10 +26,10 @@ __device__ __forceinline__ u32 read_arrivals(const u32* counter) {
 }
 
 // By a whole warp. A count that never comes is an error of the launch, not a device that hangs: a
-// poll takes half a microsecond, so this is many seconds.
+// poll takes half a microsecond, so this is some seconds.
 __device__ __forceinline__ void wait_for_arrivals(const u32* counter, u32 all) {
     for (u32 polls = 0; read_arrivals(counter) < all; ++polls)
-        if (polls > 1u << 24) asm volatile("trap;");
+        if (polls > 1u << 22) asm volatile("trap;");
     __syncwarp();
 }
 
