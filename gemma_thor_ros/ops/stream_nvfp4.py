@@ -19,7 +19,7 @@ _CLUSTER_BYTES = 200 << 10               # devices whose blocks have as much hav
 _FIXED_BYTES = 128                       # of shared memory: the scales of a turn's rows
 CLUSTERS = (1,)                          # blocks of one, that are considered
 _PART = 18                               # multiprocessors of a part, that a cluster does not leave
-_MOST_WARPS = 16
+_MOST_WARPS, _MOST_STAGES = 16, 8
 _REGISTERS = 65536
 # ns, of one multiprocessor of an H200 (bench/LOG.md)
 _WEIGHTS = 34.0                          # bytes of weights a ns, when all read
@@ -63,7 +63,8 @@ def spec(columns: int, num_tokens: int, form: int, hardware: bool, num_row_tiles
                 for stage_tiles in (1, 2):
                     values = {**fixed, 'CLUSTER': cluster, 'TEAMS': teams, 'ROW_TILES': row_tiles,
                               'STAGE_TILES': stage_tiles, **override}
-                    values.setdefault('STAGES', _stages(values, shared_limit))
+                    values.setdefault('STAGES', _stages(values, num_row_tiles, shared_limit,
+                                                        multiprocessors))
                     if not fits(values, shared_limit):
                         continue
                     found = cost(values, num_row_tiles, multiprocessors)
@@ -108,7 +109,7 @@ def cost(values: dict[str, int], num_row_tiles: int, multiprocessors: int) -> fl
     _, each, more = share(num_row_tiles, multiprocessors, values['CLUSTER'])
     most = each + bool(more)
     at_once = values['TEAMS'] * values['ROW_TILES']
-    turns = -(-most // at_once)
+    turns = _turns(values, num_row_tiles, multiprocessors)
     tiles = -(-values['K_WARPS'] // values['CLUSTER']) * values['WARP_TILES']
     ring = (values['STAGES'] - 1) * values['ROW_TILES'] * values['STAGE_TILES'] * TILE_BYTES
     under_way = min(warps(values) * ring, most * tiles * TILE_BYTES)
@@ -118,11 +119,19 @@ def cost(values: dict[str, int], num_row_tiles: int, multiprocessors: int) -> fl
     return max(reading, work) + _rows_bytes(values) / _ROWS + 0.1 * work
 
 
-def _stages(values: dict[str, int], shared_limit: int) -> int:
-    """As many as have room, or as there are."""
+def _stages(values: dict[str, int], num_row_tiles: int, shared_limit: int,
+            multiprocessors: int) -> int:
+    """As many as have room, or as there are and one more, so that all are under way at first."""
+    there = _turns(values, num_row_tiles, multiprocessors) * (
+        values['WARP_TILES'] // values['STAGE_TILES'])
     stage = warps(values) * values['ROW_TILES'] * values['STAGE_TILES'] * TILE_BYTES
     room = shared_limit - _FIXED_BYTES - _rows_bytes(values) - _totals_bytes(values)
-    return min(room // stage, 8)
+    return min(room // stage, _MOST_STAGES, there + 1)
+
+
+def _turns(values: dict[str, int], num_row_tiles: int, multiprocessors: int) -> int:
+    _, each, more = share(num_row_tiles, multiprocessors, values['CLUSTER'])
+    return -(-(each + bool(more)) // (values['TEAMS'] * values['ROW_TILES']))
 
 
 def _rows_bytes(values: dict[str, int]) -> int:
