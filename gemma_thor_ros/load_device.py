@@ -186,11 +186,12 @@ def load_drafter(found: FoundDrafter, model: CudaGemma4, *, context_length: int,
 def drafter_specs(config: DFlashConfig | MtpConfig, target: ModelConfig, page_size: int,
                   kv_dtype: CudaKvDtype) -> list[KernelSpec]:
     """The kernels of a drafter on this device."""
+    shared_limit = device.info().shared_bytes_per_block
     if isinstance(config, DFlashConfig):
-        return dflash_specs(config, page_size, BUCKETS)
+        return dflash_specs(config, page_size, shared_limit, BUCKETS)
     windows = {shape.layer_type: shape.window for shape in (target.sliding, target.full)}
-    return mtp_specs(config, windows, page_size, kv_dtype == 'fp8',
-                     device.info().shared_bytes_per_block, device.has_e2m1_conversion())
+    return mtp_specs(config, windows, page_size, kv_dtype == 'fp8', shared_limit,
+                     device.has_e2m1_conversion())
 
 
 def _head_in_nvfp4(num_threads: int) -> Callable[[Any], Any]:

@@ -53,10 +53,10 @@ MOST_IN_CHECK = 150                      # compilations of a check: a minute or 
 SMALLEST_ENTRY = 24                      # instructions; an empty one has about 8
 # Entries that multiply matrices must show it in the machine code.
 MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4', 'gemv_affine',
-                  'stream_nvfp4', 'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down', 'moe_chain',
-                  'attention_decode', 'attention_append', 'prefill_gemm', 'prefill_experts',
-                  'prefill_gemm_bf16', 'prefill_attention', 'draft_attention',
-                  'vision_attention')
+                  'stream_nvfp4', 'stream_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up',
+                  'moe_nvfp4_down', 'moe_chain', 'attention_decode', 'attention_append',
+                  'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16', 'prefill_attention',
+                  'draft_attention', 'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted
 # (entry, architectures) -> most bytes, why.
 ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
@@ -202,7 +202,8 @@ def draft_specs(model: Model, arch: str) -> list[KernelSpec]:
         target = ModelConfig.from_dict(preset_config(preset.rpartition('-')[0]))
         raw = drafter_preset_config(preset)
         if preset.endswith('dflash'):
-            specs += dflash_specs(DFlashConfig.from_dict(raw, target), PAGE_SIZE)
+            specs += dflash_specs(DFlashConfig.from_dict(raw, target), PAGE_SIZE,
+                                  SHARED_KB[arch] * 1024)
         else:
             windows = {shape.layer_type: shape.window for shape in model.geometries}
             specs += mtp_specs(MtpConfig.from_dict(raw, target), windows, PAGE_SIZE, True,
@@ -299,7 +300,8 @@ def faults(spec: KernelSpec, arch: str, found: dict[str, Any]) -> Iterator[str]:
     constants = dict(spec.defines)
     warps = constants.get('K_WARPS') or constants.get('WARPS')
     if warps and spec.file in ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4',
-                               'gemv_affine', 'head_nvfp4', 'moe_nvfp4', 'moe_chain'):
+                               'gemv_affine', 'stream_bf16', 'head_nvfp4', 'moe_nvfp4',
+                               'moe_chain'):
         threads = warps * 32 * constants['MIN_BLOCKS']
         if found['registers'] * threads > REGISTERS_PER_MULTIPROCESSOR:
             yield f'{name}: {found["registers"]} registers do not let its blocks be resident'

@@ -53,9 +53,12 @@ class Block(Protocol):
     def causal_layers(self) -> tuple[bool, ...]: ...
 
 
-def dflash_specs(config: Block, page_size: int,
+def dflash_specs(config: Block, page_size: int, shared_limit: int,
                  rows: Iterable[int] = ROWS) -> list[KernelSpec]:
-    """Every spec of a DFlash drafter but those of its target's head, each once."""
+    """Every spec of a DFlash drafter but those of its target's head, each once.
+
+    shared_limit: bytes that a block may ask for.
+    """
     hidden, heads, kv_heads, dim = (config.hidden_size, config.num_attention_heads,
                                     config.num_key_value_heads, config.head_dim)
     specs = [draft_pick.spec(entry) for entry in _PICKS]
@@ -66,11 +69,13 @@ def dflash_specs(config: Block, page_size: int,
         rms_norm.spec('rms_norm', hidden, outputs=1),
         draft_context.spec(dim, dim // 2, kv_heads, page_size),
         draft_heads.spec(dim, heads, kv_heads, heads + 2 * kv_heads, dim // 2)]
-    for count in rows:
-        specs += [gemm_bf16.spec(columns, count, False) for columns in (
-            hidden, heads * dim, config.intermediate_size,
-            len(config.target_layer_ids) * hidden)]
-    specs.append(gemm_bf16.spec(hidden, 16, False, 'silu'))
+    inner, kv_rows = config.intermediate_size, 2 * kv_heads * dim
+    products = [(heads * dim + kv_rows, hidden), (hidden, heads * dim), (hidden, inner),
+                (hidden, len(config.target_layer_ids) * hidden),
+                (len(config.layer_types) * kv_rows, hidden)]
+    specs += [gemm_bf16.served_spec(columns, outputs, count, 'none', shared_limit)
+              for count in rows for outputs, columns in products]
+    specs.append(gemm_bf16.served_spec(hidden, inner, 16, 'silu', shared_limit))
     for kind, causal in zip(config.layer_types, config.causal_layers, strict=True):
         window = config.sliding_window if kind.startswith('sliding') else None
         specs += [draft_attention.spec(entry, dim, kv_heads, heads // kv_heads,
@@ -103,17 +108,20 @@ def mtp_specs(config: Assistant, windows: dict[str, int | None], page_size: int,
         draft_rows.spec('draft_join', backbone, page_size=page_size, from_pages=True),
         draft_rows.spec('draft_join', backbone), draft_rows.spec('draft_add_norm', hidden),
         rms_norm.spec('rms_norm_add', hidden, outputs=1),
-        gemm_bf16.spec(hidden, 1, False, 'gelu'), gemm_bf16.spec(hidden, 1, True),
+        gemm_bf16.served_spec(hidden, config.intermediate_size, 1, 'gelu', shared_limit),
+        gemm_bf16.spec(hidden, 1, True),
         head_nvfp4.served_spec(hidden, 1, shared_limit, hardware)]
-    columns = {2 * backbone, hidden, config.intermediate_size}
+    products = [(hidden, 2 * backbone), (backbone, hidden), (hidden, config.intermediate_size)]
     for kind in sorted(set(config.layer_types)):
         shape = config.geometry(kind)
-        columns.add(shape.num_q_heads * shape.head_dim)
+        q_size = shape.num_q_heads * shape.head_dim
+        products += [(q_size, hidden), (hidden, q_size)]
         specs.append(draft_heads.spec(shape.head_dim, shape.num_q_heads, 0, shape.num_q_heads,
                                       shape.num_rotary_pairs))
         specs += [attention_decode.spec(entry, shape.head_dim,
                                         shape.num_q_heads // shape.num_kv_heads,
                                         shape.num_kv_heads, page_size, windows[kind], fp8, 1)
                   for entry in ('attention_decode', 'attention_decode_combine')]
-    specs += [gemm_bf16.spec(size, 1, False) for size in sorted(columns)]
+    specs += [gemm_bf16.served_spec(columns, outputs, 1, 'none', shared_limit)
+              for outputs, columns in products]
     return list(dict.fromkeys(specs))

@@ -63,7 +63,7 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
     return list(dict.fromkeys(specs))
 
 
-def bf16_specs(shapes: Mapping[str, tuple[int, ...]], _: int,
+def bf16_specs(shapes: Mapping[str, tuple[int, ...]], shared_limit: int,
                rows: Iterable[int] = ROWS) -> list[KernelSpec]:
     """Every spec of matrices that a checkpoint left in bf16, each once.
 
@@ -80,5 +80,6 @@ def bf16_specs(shapes: Mapping[str, tuple[int, ...]], _: int,
         elif kind not in ('o_proj', 'down_proj'):
             continue
         uses[outputs, columns] = None
-    return list(dict.fromkeys(gemm_bf16.spec(columns, count, False)
-                              for count in rows for _, columns in uses))
+    return list(dict.fromkeys(
+        gemm_bf16.served_spec(columns, outputs, count, 'none', shared_limit)
+        for count in rows for outputs, columns in uses))

@@ -39,6 +39,8 @@ GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
 SINGLE = gemm_nvfp4.single_spec(5376, True, False, 2688, 232448)
 SINGLE_AFFINE = gemm_affine.single_spec(5376, 4, 64, 'geglu', 232448, num_row_tiles=2688)
 STREAM = stream_nvfp4.spec(2816, 16, 0, False, 512, (11, 4), 232448)
+STREAM_BF16 = gemm_bf16.stream_spec(5632, 2816, 16, 'none', 232448)
+assert STREAM_BF16
 assert SINGLE and SINGLE_AFFINE and STREAM
 # spec, loads that lie before the wait: tiles of weights with their scales, weights of norms
 WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
@@ -52,6 +54,7 @@ WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           # pages, K by copies and V of a tile, a turn and the norm's weights
           (attention_decode.append_spec(256, 2, 8, 64, 1024, True, True, 128), 1 + 4 + 16 + 1 + 2),
           (gemm_bf16.spec(5632, 16, False), 2 * 4), (gemm_bf16.spec(2816, 16, False, 'silu'), 8),
+          (STREAM_BF16, 2 * 11),
           (draft_heads.spec(128, 32, 8, 48, 64), 5), (draft_rows.spec('draft_add_norm', 2816), 2)]
 
 
@@ -88,7 +91,7 @@ def loads_into_registers(archs: ModuleType, spec: KernelSpec) -> list[str]:
 @pytest.mark.parametrize('spec', [moe_nvfp4.gate_up_spec(2816, 16, 8, 128, False, 3),
                                   moe_nvfp4.down_spec(704, 16, 8, 128, False, 3),
                                   moe_chain.spec(2816, 704, 16, 8, 128, False, 3), SINGLE,
-                                  SINGLE_AFFINE, STREAM],
+                                  SINGLE_AFFINE, STREAM, STREAM_BF16],
                          ids=lambda spec: spec.entry)
 def test_streamed_weights_do_not_wait_in_registers(archs: ModuleType, spec: KernelSpec) -> None:
     assert loads_into_registers(archs, spec) == []
