@@ -21,8 +21,14 @@ __device__ __forceinline__ void add_arrivals(u32* counter, u32 count) {
 
 __device__ __forceinline__ u32 read_arrivals(const u32* counter) {
     u32 count;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
     return count;
+}
+
+// Once behind the polls, each of which would else take what other warps have in the L1.
+__device__ __forceinline__ void acquire_arrivals(const u32* counter) {
+    u32 count;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
 }
 
 // By a whole warp. A count that never comes is an error of the launch, not a device that hangs: a
@@ -30,6 +36,7 @@ __device__ __forceinline__ u32 read_arrivals(const u32* counter) {
 __device__ __forceinline__ void wait_for_arrivals(const u32* counter, u32 all) {
     for (u32 polls = 0; read_arrivals(counter) < all; ++polls)
         if (polls > 1u << 22) asm volatile("trap;");
+    acquire_arrivals(counter);
     __syncwarp();
 }
 
