@@ -14,7 +14,7 @@
 // PRECOND: addresses and units are multiples of 16 bytes; ranges lie within their arrays.
 
 #define FETCH_RANGES 12
-#define FETCH_PIECE 4096u                // bytes of one request
+#define FETCH_PIECE 8192u                // bytes of one request
 
 struct FetchRange {
     const u8* from;                      // of unit 0 of share 0
@@ -35,16 +35,19 @@ __device__ __forceinline__ void fetch_piece(const u8* from, u32 num_bytes) {
 #endif
 }
 
-// All ranges, shared out over the blocks of the grid's first row; by one warp of each block.
-__device__ __forceinline__ void fetch_ahead(const FetchAhead& fetch, int lane) {
+// All ranges, shared out over the blocks of the grid's first row; by so many threads of each block,
+// who say which of them they are. A warp's lanes ask one after the other, so one lane of each warp
+// is soonest done.
+__device__ __forceinline__ void fetch_ahead(const FetchAhead& fetch, int worker,
+                                            int num_workers = WARP) {
 #pragma unroll 1
     for (int r = 0; r < fetch.num_ranges; ++r) {
         const FetchRange& range = fetch.ranges[r];
         const u32 wanted = range.count * range.unit;
         const u32 pieces = (wanted + FETCH_PIECE - 1) / FETCH_PIECE;
 #pragma unroll 1
-        for (u32 i = blockIdx.x + gridDim.x * lane; i < range.shares * pieces;
-             i += gridDim.x * WARP) {
+        for (u32 i = blockIdx.x + gridDim.x * worker; i < range.shares * pieces;
+             i += gridDim.x * num_workers) {
             const u32 share = i / pieces, first = (i - share * pieces) * FETCH_PIECE;
             const u32 units = share * range.each + min(share, (u32)range.more) + range.skipped;
             fetch_piece(range.from + (u64)units * range.unit + first,

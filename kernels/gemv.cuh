@@ -12,8 +12,8 @@
 //
 // Dynamic shared memory, in this order: a ring for each warp; the row, 128 bytes a column tile;
 // the sums of its groups, SUMS numbers a column tile; totals, 16 for each row tile and warp.
-// What a block then asks for ahead (fetch_ahead.cuh) is asked by its last warp, behind its own reads
-// or before its last row tiles.
+// What a block then asks for ahead (fetch_ahead.cuh) is asked by a lane of each warp, behind its
+// own reads or before its last row tiles.
 //
 // PRECOND: K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGE_TILES, STAGES (of a ring, at

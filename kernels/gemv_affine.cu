@@ -89,11 +89,11 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
     wait_for_previous_kernel();
     place_row(row, sums, x + first_tile * TILE_COLUMNS, first_tile, lane);
 
-    const int ask_at = warp == K_WARPS - 1 ? max(count - fetch.early, 0) : -1;
+    const int ask_at = lane ? -1 : max(count - fetch.early, 0);
     u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1
     for (int r = 0; FETCHES || r < count; ++r) {
-        if (FETCHES && r == ask_at) fetch_ahead(fetch, lane);
+        if (FETCHES && r == ask_at) fetch_ahead(fetch, warp, K_WARPS);
         if (FETCHES && r == count) break;
         float total[2] = {};
 #pragma unroll 1
