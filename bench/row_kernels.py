@@ -45,13 +45,16 @@ VARIANTS: dict[tuple[str, bool, int], tuple[dict[str, int], ...]] = {
 VERIFY_DEPTHS = (1040, 4112)             # a step behind that many less 16: one chunk more
 TILES: dict[str, tuple[dict[str, int], ...]] = {
     'sliding': ({'NT': 4, 'MIN_BLOCKS': 1}, {'NT': 4, 'MIN_BLOCKS': 2},
-                {'NT': 2, 'MIN_BLOCKS': 2}),
+                {'NT': 2, 'MIN_BLOCKS': 2}, {'NT': 2, 'MIN_BLOCKS': 2, 'CLUSTER': 8},
+                {'NT': 2, 'MIN_BLOCKS': 1, 'CLUSTER': 8}),
     'full': ({'NT': 4, 'MIN_BLOCKS': 1}, {'NT': 2, 'MIN_BLOCKS': 2}, {'NT': 2, 'MIN_BLOCKS': 1})}
 CHUNKS = (64, 128)
+SINGLE: dict[str, tuple[dict[str, int], ...]] = {'sliding': ({}, {'CLUSTER': 8}), 'full': ({},)}
 SUM_COLUMNS = (1, 2, 4)
 ROUTE_VARIANTS: dict[int, tuple[dict[str, int], ...]] = {
-    1: ({}, {'EIGHTS': 2}),
-    16: ({}, {'EIGHTS': 1}, {'EIGHTS': 4, 'MIN_BLOCKS': 1}, {'EIGHTS': 4, 'MIN_BLOCKS': 2})}
+    1: ({}, {'EIGHTS': 2}, {'EIGHTS': 2, 'CLUSTER': 8, 'MIN_BLOCKS': 1}),
+    16: ({}, {'EIGHTS': 1}, {'EIGHTS': 4, 'MIN_BLOCKS': 1},
+         {'EIGHTS': 2, 'CLUSTER': 8, 'MIN_BLOCKS': 1})}
 CACHE_BYTES = 512 << 20                  # of pages in turn, eight times an H200's L2
 
 
@@ -259,7 +262,8 @@ def verify(bench: Bench, name: str) -> None:
             specs += [attention.spec('attention_decode_combine', *sizes, rows, **variant,
                                      COLUMNS_EACH=columns)
                       for variant in TILES[name] for columns in sums_of(name, variant)]
-            specs += [attention.append_spec(*sizes, has_v, pairs),
+            specs += [*(attention.append_spec(*sizes, has_v, pairs, **variant)
+                        for variant in SINGLE[name]),
                       attention.spec('attention_decode_combine', *sizes, 1)]
     compile_together(list(dict.fromkeys(specs)))
     for fp8, depth, chunk in ((f, d, c) for f in (True, False) for d in (256, *VERIFY_DEPTHS)
@@ -291,7 +295,7 @@ def verify(bench: Bench, name: str) -> None:
                     attention._COMBINE_COLUMNS = original
             measure_append(bench, p, out[:1], attention.AttentionScratch(
                 scratch.partial[:1], scratch.partial_ml[:1], scratch.tickets), one, num_bytes,
-                context | {'rows': 1}, ({},))
+                context | {'rows': 1}, SINGLE[name])
 
 
 def append(bench: Bench) -> None:

@@ -58,6 +58,15 @@
 #define APPEND 0
 #endif
 
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ < 900       // which has no clusters
+#undef CLUSTER
+#define CLUSTER 1
+#endif
+
+#include "cluster.cuh"
 #include "attention_chunks.cuh"
 #include "attention_combine.cuh"
 #include "attention_tiles.cuh"
@@ -72,6 +81,7 @@ struct Raw {
     float eps;
 };
 
+#include "attention_cluster.cuh"
 #if APPEND
 #include "head_norms.cuh"
 #include "attention_append.cuh"
@@ -97,6 +107,7 @@ __device__ __forceinline__ float load_scale(const float* from) {
 // round goes through the blocks backwards, but for the kv head, whose queries a block keeps.
 __device__ __forceinline__ int index_of(int round) {
     const int block = blockIdx.x, blocks = gridDim.x;
+    if (CLUSTER > 1) return round;
     if (APPEND && round % 2 == 1 && blocks % KV == 0)
         return (round + 1) * blocks - KV - block + 2 * (block % KV);
     return round * blocks + block;
@@ -121,6 +132,10 @@ __device__ __forceinline__ void attend(
         const float* __restrict__ k_scale, const float* __restrict__ v_scale,
         const int4* __restrict__ spans, const int* __restrict__ page_table, int fused,
         int num_spans, int num_rows, int max_pages, int max_chunks, const Raw& raw, u8* shared) {
+#if CLUSTER > 1
+    const Received sent = received(shared);
+    shared = (u8*)(sent.mls + MOST_CHUNKS * QUERIES);
+#endif
     uint4* q_tile = (uint4*)shared;                          // (NT, KSTEPS / 2, 32)
     float* all_scores = (float*)(q_tile + NT * KSTEPS / 2 * 32);     // halves of (QUERIES, TILE)
     uint4* k_tile = (uint4*)(all_scores + (NT == 1 ? 4 : 2) * QUERIES * TILE);
@@ -132,10 +147,16 @@ __device__ __forceinline__ void attend(
     float* key_scales = (float*)(zero + 1);                  // (KV), for scores in base 2
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     allow_next_kernel();
+    arrive_at_cluster();                 // its blocks may be written to when all are there
     Item item;
     int round = 0;
     if (!find_item(item, index_of(0), spans, num_spans)) {
         wait_for_previous_kernel();
+#if CLUSTER > 1
+        wait_for_cluster();
+        arrive_at_cluster();
+        add_received(out, sent, v_scale, spans, num_spans, warp, lane);
+#endif
         return;
     }
     const int low_key = first_visible(item.start), end_key = item.start + item.num_rows;
@@ -200,6 +221,7 @@ __device__ __forceinline__ void attend(
     float acc[MTILES][NT][4];
     start_sums(sums, acc);
     float* scores = all_scores;
+    bool met = false;                    // whether all blocks of the cluster are known to be there
     while (true) {
         // what comes next, the item's next tile or the next item's first
         const bool last = tile_key + TILE >= own->stop, any = !last || more;
@@ -268,6 +290,12 @@ __device__ __forceinline__ void attend(
         }
         load_v(v, v_pages, places, then_kv, tile_key, then_low, then_end, true, warp, lane);
         if (last) {
+#if CLUSTER > 1
+            if (!met) wait_for_cluster();
+            met = true;
+            send(sent, *own, sums, acc, warp, lane);
+            __syncthreads();             // all have read the items
+#else
 #pragma unroll
             for (int n = 0; n < NT; ++n) {
 #pragma unroll
@@ -317,6 +345,7 @@ __device__ __forceinline__ void attend(
                     if (threadIdx.x == 0) *counter = 0;
                 }
             }
+#endif
             if (!any) {
                 wait_for_copies<0>();    // none outlives its block
                 break;
@@ -343,12 +372,17 @@ __device__ __forceinline__ void attend(
             start_sums(sums, acc);
         }
     }
+#if CLUSTER > 1
+    arrive_at_cluster();
+    add_received(out, sent, v_scale, spans, num_spans, warp, lane);
+#endif
 }
 
 #if APPEND
 
 // One row of one sequence; writes K and V of it, and no q.
-extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) attention_append(
+extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) BLOCKS_OF_CLUSTER
+attention_append(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
         const u16* qkv, u8* k_pages, u8* v_pages, const float* __restrict__ k_scale,
         const float* __restrict__ v_scale, const int4* __restrict__ spans,
@@ -364,7 +398,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) attention
 
 #else
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) attention_decode(
+extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) BLOCKS_OF_CLUSTER
+attention_decode(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
         const u16* q, u8* k_pages, u8* v_pages, const float* __restrict__ k_scale,
         const float* __restrict__ v_scale, const int4* __restrict__ spans,

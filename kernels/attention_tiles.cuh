@@ -5,7 +5,7 @@
 // the queries on their way into the order of the matrix instruction, the two products and the
 // probabilities between them. The shapes and the mapping are described there.
 //
-// Included after attention_combine.cuh. Constants: D, GROUP, KV, S, FP8, NT, APPEND.
+// Included after attention_combine.cuh. Constants: D, GROUP, KV, S, FP8, NT, APPEND, CLUSTER.
 
 #include "prefill_tile.cuh"
 
@@ -30,7 +30,8 @@ struct Item {
     int first_key, stop;                         // of its keys that some row sees
 };
 
-#if APPEND
+#if CLUSTER > 1                          // see attention_cluster.cuh
+#elif APPEND
 
 // Work item number `index` of the only row of the only sequence, its last chunks first; false past
 // the end.

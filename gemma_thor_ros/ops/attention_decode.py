@@ -132,13 +132,19 @@ def _launch(attention: KernelSpec, sizes: dict[str, int], shape: tuple[int, ...]
     tiles, group, fp8 = constants['NT'], constants['GROUP'], bool(constants['FP8'])
     fused = (max_rows * group * (sizes['D'] // 128) <= _MAX_FUSED
              and shape[2] <= _MAX_FUSED_CHUNKS)
-    items = sizes['B'] * shape[2] * sizes['KV'] * -(-max_rows * group // (8 * tiles))
-    resident = device.info().num_multiprocessors * constants['MIN_BLOCKS']
-    device.launch(device.compiled(attention), (min(items, resident),), _WARPS * 32,
+    shared = sizes['B'] * sizes['KV'] * -(-max_rows * group // (8 * tiles))
+    cluster, sent = constants.get('CLUSTER', 1), 0
+    if cluster > 1:
+        blocks = shared * cluster
+        sent = _sent_bytes(constants['WINDOW'], tiles)
+    else:
+        blocks = min(shared * shape[2],
+                     device.info().num_multiprocessors * constants['MIN_BLOCKS'])
+    device.launch(device.compiled(attention), (blocks,), _WARPS * 32,
                   (out, scratch.partial, scratch.partial_ml, scratch.tickets, rows, *pages,
                    *scales, spans, page_table, int(fused), sizes['B'], sizes['T'], sizes['maxP'],
-                   shape[2], *more), stream, shared_bytes(sizes['D'], tiles, fp8))
-    if fused:
+                   shape[2], *more), stream, shared_bytes(sizes['D'], tiles, fp8) + sent)
+    if fused or cluster > 1:
         return
     combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'],
                    constants['WINDOW'], fp8, max_rows)
@@ -170,6 +176,11 @@ def shared_bytes(head_dim: int, tiles: int, fp8: bool) -> int:
     exchanged = tiles * (_TILE // 16) * 256 if tiles > 1 else scores     # or two sets of scores
     items, scales = 3 * 44, 8 + 64       # three items, two words, scales of up to 16 kv heads
     return tiles * (q_tile + scores + 32) + k_tile + exchanged + items + scales
+
+
+def _sent_bytes(window: int, tiles: int) -> int:
+    """Shared memory for what the blocks of a cluster send: see kernels/attention_cluster.cuh."""
+    return ((window + 13) // _CHUNK + 2) * 8 * tiles * (32 * 4 + 8)
 
 
 def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: int,

@@ -95,9 +95,13 @@ def moe_route_add(expert_ids: Any, expert_weights: Any, scores: Any, tickets: An
     assert can_add(sizes['T'], sizes['H'], sizes['E']) and scores.size >= need[0], (sizes, need)
     assert tickets.size >= need[1], (tickets.size, need)
     chosen = add_spec(sizes['H'], sizes['E'], sizes['K'], parts, sizes['T'])
-    experts = 8 * dict(chosen.defines)['EIGHTS']         # of a block
-    device.launch(device.compiled(chosen),
-                  (-(-sizes['E'] // experts), _splits(sizes['H']), sizes['T']), 256,
+    values = dict(chosen.defines)
+    if values['CLUSTER'] > 1:
+        grid, threads = (values['CLUSTER'], 1, sizes['T']), 256 * values['SPLITS']
+    else:
+        experts = 8 * values['EIGHTS']                   # of a block
+        grid, threads = (-(-sizes['E'] // experts), values['SPLITS'], sizes['T']), 256
+    device.launch(device.compiled(chosen), grid, threads,
                   (expert_ids, expert_weights, scores, tickets, x, *normed, a, weight_a, *weights,
                    weight, per_expert_scale, sequences, float(eps), float(scale)), stream)
 
@@ -130,8 +134,8 @@ def add_spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1
     Each block of a row does its norms anew: among several rows there are fewer of them.
     """
     constants = dict(spec(hidden_size, num_experts, num_chosen, parts).defines)
-    constants |= {'ADD': 1, 'EIGHTS': 2 if num_rows > _FEW_ROWS else 1, 'MIN_BLOCKS': 2}
-    return KernelSpec.of('moe_route', 'moe_route_add', **constants | override)
+    constants |= {'CLUSTER': 1, 'EIGHTS': 2 if num_rows > _FEW_ROWS else 1, 'MIN_BLOCKS': 2}
+    return KernelSpec.of('moe_route_add', **constants | override)
 
 
 def _splits(hidden_size: int) -> int:

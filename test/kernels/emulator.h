@@ -62,7 +62,7 @@ namespace emulator {
 constexpr size_t stack_bytes = 256 << 10;
 #ifndef ARRIVALS
 constexpr int most_together = CLUSTER;   // blocks that run by turns
-constexpr int max_threads = 1024;
+constexpr int max_threads = CLUSTER > 4 ? 4096 : 1024;
 #else
 constexpr int most_together = 16;
 constexpr int max_threads = 4096;
@@ -548,6 +548,11 @@ inline void store_in_peer(PeerAddress to, int offset, float value) {
     if (rank != emulator::rank)
         own = emulator::memories[rank].data() + (own - (u8*)__start_emulated_shared);
     memcpy(own, &value, sizeof value);
+}
+
+inline void store_in_peer(PeerAddress to, int offset, float4 v) {
+    store_in_peer(to, offset, v.x), store_in_peer(to, offset + 1, v.y);
+    store_in_peer(to, offset + 2, v.z), store_in_peer(to, offset + 3, v.w);
 }
 
 inline void load_transposed(u32 (&m)[4], const void* row) {
