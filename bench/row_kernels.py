@@ -45,16 +45,17 @@ VARIANTS: dict[tuple[str, bool, int], tuple[dict[str, int], ...]] = {
 VERIFY_DEPTHS = (1040, 4112)             # a step behind that many less 16: one chunk more
 TILES: dict[str, tuple[dict[str, int], ...]] = {
     'sliding': ({'NT': 4, 'MIN_BLOCKS': 1}, {'NT': 4, 'MIN_BLOCKS': 2},
-                {'NT': 2, 'MIN_BLOCKS': 2}, {'NT': 2, 'MIN_BLOCKS': 2, 'CLUSTER': 8},
+                {'NT': 2, 'MIN_BLOCKS': 2}),
+    'cluster': ({'NT': 2, 'MIN_BLOCKS': 2, 'CLUSTER': 8},
                 {'NT': 2, 'MIN_BLOCKS': 1, 'CLUSTER': 8}),
     'full': ({'NT': 4, 'MIN_BLOCKS': 1}, {'NT': 2, 'MIN_BLOCKS': 2}, {'NT': 2, 'MIN_BLOCKS': 1})}
 CHUNKS = (64, 128)
-SINGLE: dict[str, tuple[dict[str, int], ...]] = {'sliding': ({}, {'CLUSTER': 8}), 'full': ({},)}
+SINGLE: dict[str, tuple[dict[str, int], ...]] = {
+    'sliding': ({},), 'cluster': ({'CLUSTER': 8},), 'full': ({},)}
 SUM_COLUMNS = (1, 2, 4)
 ROUTE_VARIANTS: dict[int, tuple[dict[str, int], ...]] = {
-    1: ({}, {'EIGHTS': 2}, {'EIGHTS': 2, 'CLUSTER': 8, 'MIN_BLOCKS': 1}),
-    16: ({}, {'EIGHTS': 1}, {'EIGHTS': 4, 'MIN_BLOCKS': 1},
-         {'EIGHTS': 2, 'CLUSTER': 8, 'MIN_BLOCKS': 1})}
+    1: ({}, {'EIGHTS': 2}), 16: ({}, {'EIGHTS': 1}, {'EIGHTS': 4, 'MIN_BLOCKS': 1})}
+ROUTE_CLUSTERS = {rows: ({'EIGHTS': 2, 'CLUSTER': 8, 'MIN_BLOCKS': 1},) for rows in (1, 16)}
 CACHE_BYTES = 512 << 20                  # of pages in turn, eight times an H200's L2
 
 
@@ -111,8 +112,8 @@ def routes(bench: Bench) -> None:
                           bench.stream), rows=rows)
 
 
-def half_layers(bench: Bench) -> None:
-    """Norms and router in one launch, and for several rows in two."""
+def half_layers(bench: Bench, variants: dict[int, tuple[dict[str, int], ...]]) -> None:
+    """Norms and router in one launch, and in two."""
     cp = bench.cp
     weight = [bf16(bench, EXPERTS, HIDDEN) for _ in range(8)]
     norms, scale = [floats(bench, HIDDEN) for _ in range(4)], floats(bench, EXPERTS)
@@ -136,7 +137,7 @@ def half_layers(bench: Bench) -> None:
             moe_route.moe_route(*results, outs[2], weight[i % 8], scale, sequences, bench.stream)
 
         num_bytes = moe_route.bytes_moved(rows, HIDDEN, EXPERTS, 2)
-        for variant in ROUTE_VARIANTS[rows]:
+        for variant in variants[rows]:
             with constants(moe_route, 'add_spec', **variant):
                 bench.measure('moe_route_add', num_bytes, together, rows=rows, **variant)
         bench.measure('rms_norm_add + moe_route', num_bytes, apart, rows=rows)
@@ -252,7 +253,8 @@ def sums_of(name: str, variant: dict[str, int]) -> tuple[int, ...]:
 def verify(bench: Bench, name: str) -> None:
     """Attention and sum of 16 rows of one sequence by variants, and of one row."""
     cp, rows = bench.cp, 16
-    dim, kv, group, window, pairs, has_v = GEOMETRIES[name]
+    geometry = 'full' if name == 'full' else 'sliding'
+    dim, kv, group, window, pairs, has_v = GEOMETRIES[geometry]
     specs = []
     for chunk, fp8 in ((c, f) for c in CHUNKS for f in (True, False)):
         sizes = dim, group, kv, PAGE_SIZE, window, fp8
@@ -268,7 +270,7 @@ def verify(bench: Bench, name: str) -> None:
     compile_together(list(dict.fromkeys(specs)))
     for fp8, depth, chunk in ((f, d, c) for f in (True, False) for d in (256, *VERIFY_DEPTHS)
                               for c in CHUNKS):
-        p = Pages(bench, name, fp8, depth)
+        p = Pages(bench, geometry, fp8, depth)
         with chunks_of(chunk):
             most = attention.max_chunks(8192, p.window)
             q, out = (bf16(bench, rows, p.heads, p.dim) for _ in range(2))
@@ -344,9 +346,11 @@ def samplers(bench: Bench) -> None:
                           settings=name, rows=rows)
 
 
-PARTS = {'norms': norms, 'routes': routes, 'half_layers': half_layers, 'append': append,
+PARTS = {'norms': norms, 'routes': routes, 'append': append,
+         'half_layers': partial(half_layers, variants=ROUTE_VARIANTS),
+         'half_clusters': partial(half_layers, variants=ROUTE_CLUSTERS),
          'samplers': samplers, 'attend': attend,
-         **{f'verify_{name}': partial(verify, name=name) for name in GEOMETRIES}}
+         **{f'verify_{name}': partial(verify, name=name) for name in TILES}}
 
 
 def main() -> int:
