@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A drafter on a CUDA device: the engine's Drafter and the model's Shadow around a draft network.
 
-A draft pass runs as one graph: from the newest tokens to ids and confidences, which come back in
-one copy. `ahead` enqueues it behind a verify step from the tokens that only the device knows yet;
-`draft` then finds it under way, and waits for the rest of it. Knows no layers and no acceptance by
-the engine: whatever it guesses, no answer depends on it.
+A draft pass runs as one graph: from the newest tokens, which it takes from memory of the host, to
+ids and confidences, which it leaves there. `ahead` enqueues it behind a verify step from the
+tokens that only the device knows yet; `draft` then finds it under way, and waits for the rest of
+it. Knows no layers and no acceptance by the engine: whatever it guesses, no answer depends on it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,16 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gemma_thor_ros.models.batch import Batch, Int32
+from gemma_thor_ros.models.batch import Batch
 from gemma_thor_ros.models.config import FULL, SLIDING
-from gemma_thor_ros.models.cuda_draft_inputs import AT_ONCE, DraftInputs, DraftPicks, Place
+from gemma_thor_ros.models.cuda_draft_inputs import (
+    AT_ONCE,
+    DraftInputs,
+    DraftPicks,
+    Place,
+    control_bytes,
+    result_bytes,
+)
 from gemma_thor_ros.models.cuda_inputs import Pass, StepInputs, bucket
 from gemma_thor_ros.models.cuda_shadow import ShadowRows
 from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
@@ -29,13 +36,13 @@ from gemma_thor_ros.models.page_planes import Planes
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.draft_pick import RecordLayout, draft_accept
 from gemma_thor_ros.ops.graphs import Graphs
-from gemma_thor_ros.ops.sample import Needs, SampleRow
+from gemma_thor_ros.ops.sample import RECORD_BYTES, Needs, SampleRow
+from gemma_thor_ros.ops.slot_copy import Slots
 from gemma_thor_ros.ops.staging import StepBuffer
 
 _ELEMENT_BYTES = 2                       # bf16
 # choose(logits (R, V), row): enqueues the choices row .. row + R - 1; their tokens (R,)
 Choose = Callable[[Any, int], Any]
-_RESULTS = 4                             # draft passes whose results may be on their way
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ class _Sent:
     places: tuple[Place, ...]
     num_sequences: int                   # with padding
     num_steps: int
-    result: Int32                        # (2 R + 2 B,) pinned
+    result: npt.NDArray[np.uint8]        # pinned; see DraftPicks.read
     event: Any
 
 
@@ -136,9 +143,8 @@ class CudaDrafter:
         self._picks = DraftPicks(most, vocab_size, stream, self._buffer)
         self._inputs: DraftInputs | None = None
         self._behind: StepInputs | None = None       # the steps that graphs start from
-        self._results = [device.pinned(4 * self._picks.out.size).view(np.int32)
-                         for _ in range(_RESULTS)]
-        self._turn = 0
+        sizes = control_bytes(network.ids_stride) + most * RECORD_BYTES, result_bytes(most)
+        self._slots = Slots(sizes[0], sizes[1], stream)
         self._steps = network.steps(1)               # of the last pass that was asked for
         self._ahead: _Sent | None = None
 
@@ -148,7 +154,8 @@ class CudaDrafter:
         max_pages = -(-self._context_length // page_size)
         mask = getattr(self.network.config, 'mask_token_id', -1)
         self._inputs = DraftInputs(self.network.ids_stride, mask, page_size, max_pages,
-                                   self.network.window, self._picks.tokens.size, self._buffer)
+                                   self.network.window, self._picks.tokens.size, self._buffer,
+                                   self._slots)
         self.graphs = Graphs(self._stream, self.graphs.enabled)
         self._ahead = None
 
@@ -188,6 +195,8 @@ class CudaDrafter:
                                      span.sliding_pages, span.full_pages) for span in part)
                 sent = self._send(places, [span.first for span in part], target_cache, None)
                 parts.append(self._read(sent, longest))
+        if len(parts) == 1:
+            return parts[0]
         return Drafts(*(np.concatenate(arrays) for arrays in zip(
             *((part.token_ids, part.confidence) for part in parts), strict=True)))
 
@@ -217,15 +226,14 @@ class CudaDrafter:
         assert inputs is not None, 'the drafter has no cache'
         count, steps = bucket(len(places)), self._steps
         layout = self.network.layout(count, steps)
-        self._buffer.begin()
         needs, records = picks.send(firsts, [place.position for place in places], count, layout)
-        inputs.send(places, records)
-        self._buffer.end()
+        place = inputs.send(places, records)
         if verified is not None and verified[0] is not self._behind:
             self._behind = verified[0]
             self.graphs = Graphs(stream, self.graphs.enabled)
 
         def work() -> None:
+            inputs.take(records.shape[0])
             if verified is not None:
                 step, tokens = verified
                 draft_accept(inputs.ids[:count * inputs.ids_stride], inputs.starts[:count],
@@ -233,14 +241,10 @@ class CudaDrafter:
                              step.token_ids, tokens, step.spans[:count], layout, stream)
             self.network.launch(inputs, partial(picks.choose, needs, inputs.records), count,
                                 steps, kv_cache)
+            picks.leave(self._slots)
 
         self.graphs.run((count, steps, needs, verified is not None), work)
-        self._turn = (self._turn + 1) % _RESULTS
-        result = self._results[self._turn]
-        device.copy_out(result, picks.out, stream)
-        event = device.new_event()
-        event.record(stream)
-        return _Sent(places, count, steps, result, event)
+        return _Sent(places, count, steps, self._slots.results[place], self._slots.enqueued())
 
     def _read(self, sent: _Sent, longest: int) -> Drafts:
         """Wait for the drafts of a pass."""

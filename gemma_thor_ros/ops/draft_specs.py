@@ -21,10 +21,12 @@ from gemma_thor_ros.ops import (
     gemm_bf16,
     head_nvfp4,
     rms_norm,
+    slot_copy,
 )
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.row_specs import ROWS, Geometry
 
+_COPIES = ('slot_in', 'slot_out')
 _PICKS = ('draft_accept', 'draft_confidence', 'draft_confidence_sum')
 
 
@@ -61,7 +63,7 @@ def dflash_specs(config: Block, page_size: int, shared_limit: int,
     """
     hidden, heads, kv_heads, dim = (config.hidden_size, config.num_attention_heads,
                                     config.num_key_value_heads, config.head_dim)
-    specs = [draft_pick.spec(entry) for entry in _PICKS]
+    specs = [*map(draft_pick.spec, _PICKS), *map(slot_copy.spec, _COPIES)]
     specs += [
         draft_rows.spec('draft_tap', hidden),
         draft_rows.spec('draft_add_norm', hidden, mode='add'),
@@ -102,7 +104,7 @@ def mtp_specs(config: Assistant, windows: dict[str, int | None], page_size: int,
               shared_limit: int, hardware: bool) -> list[KernelSpec]:
     """Every spec of an assistant, each once. windows: the target's, by layer type."""
     hidden, backbone = config.hidden_size, config.backbone_hidden_size
-    specs = [draft_pick.spec(entry) for entry in _PICKS]
+    specs = [*map(draft_pick.spec, _PICKS), *map(slot_copy.spec, _COPIES)]
     specs += [
         draft_rows.spec('draft_keep', backbone, page_size=page_size),
         draft_rows.spec('draft_join', backbone, page_size=page_size, from_pages=True),

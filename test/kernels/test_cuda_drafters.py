@@ -269,8 +269,10 @@ def one_key_too_many(rig: DraftRig) -> None:
     inputs: Any = rig.drafter._inputs
     right = inputs.send
 
-    def send(places: Any, count: int) -> None:
-        right([dataclasses.replace(place, position=place.position + 1) for place in places], count)
+    def send(places: Any, records: Any) -> int:
+        place: int = right([dataclasses.replace(place, position=place.position + 1)
+                            for place in places], records)
+        return place
 
     inputs.send = send
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from machine import Array, Machine, error, from_bf16, normal, poisoned, to_bf16
 
-from gemma_thor_ros.ops import draft_attention, draft_heads, draft_pick, gemm_bf16, kv_append
+from gemma_thor_ros.ops import (
+    draft_attention,
+    draft_heads,
+    draft_pick,
+    gemm_bf16,
+    kv_append,
+    slot_copy,
+)
 from gemma_thor_ros.ops.geglu import geglu_ref
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings, pack_rows
 from gemma_thor_ros.ops.scratch import Scratch
@@ -112,6 +119,26 @@ def test_gated_product(rows: int, gate: gemm_bf16.Gate, machine: Machine) -> Non
     products = from_bf16(x) @ from_bf16(weight).T
     (geglu_ref if gate == 'gelu' else swiglu_ref)(expected, products)
     assert error(from_bf16(machine.get(out)), expected) < 2 * LIMIT
+
+
+def test_each_run_has_its_own_place(machine: Machine) -> None:
+    """The host may fill the next one before a run begins; five runs go round."""
+    slots, size = slot_copy.SLOTS, 5 * 16
+    given = np.random.default_rng(21).integers(0, 256, (slots + 1, size)).astype(np.uint8)
+    inputs, results = machine.put(given[:slots]), machine.put(np.zeros((slots, size), np.uint8))
+    state, own = machine.put(np.zeros(1, np.uint32)), machine.put(np.zeros(size, np.uint8))
+    for run in range(slots + 1):
+        if run == slots:
+            machine.run(lambda: inputs.__setitem__(0, machine.put(given[slots])))
+        machine.run(lambda: slot_copy.slot_copy('slot_in', own, inputs, state, size - 16,
+                                                machine.stream))
+        found = machine.get(own)
+        assert np.array_equal(found[:-16], given[run, :-16]) and not found[-16:].any()
+        machine.run(lambda: slot_copy.slot_copy('slot_out', results, own, state, size,
+                                                machine.stream))
+        assert np.array_equal(machine.get(results)[run % slots], found)
+    assert int(machine.get(state)[0]) == slots + 1
+    assert np.array_equal(machine.get(results)[1:, :-16], given[1:slots, :-16])
 
 
 def test_starts(machine: Machine) -> None:
