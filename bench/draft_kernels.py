@@ -27,7 +27,13 @@ from gemma_thor_ros.cli import bench_device, bench_draft  # noqa: E402
 from gemma_thor_ros.cli.bench_model import random_model  # noqa: E402
 from gemma_thor_ros.cli.bench_records import Records  # noqa: E402
 from gemma_thor_ros.load_device import compile_specs, drafter_specs  # noqa: E402
-from gemma_thor_ros.ops import device, gemm_bf16  # noqa: E402
+from gemma_thor_ros.ops import (  # noqa: E402
+    device,
+    fragment_order,
+    gemm_bf16,
+    gemm_nvfp4,
+    head_nvfp4,
+)
 from gemma_thor_ros.ops.step_times import times_us  # noqa: E402
 from gemma_thor_ros.weights.drafter_presets import drafter_preset_config  # noqa: E402
 from kernels import ROTATE_BYTES, Bench  # noqa: E402
@@ -42,9 +48,23 @@ SHAPES: dict[str, tuple[int, int, int, Gate]] = {
     'dflash o': (2816, 4096, 16, 'none'), 'dflash gate-up': (5632, 2816, 16, 'silu'),
     'dflash down': (2816, 5632, 16, 'none'), 'dflash kv': (10240, 2816, 16, 'none')}
 VARIANTS: list[dict[str, int]] = [
-    {}, {'GROUPS': 1}, {'GROUPS': 2}, {'STAGES': 3}, {'STAGES': 6}, {'STAGES': 8},
-    {'MIN_BLOCKS': 2}]
-RING_BYTES = (48 << 10, 72 << 10, 96 << 10, 144 << 10)
+    {}, {'GROUPS': 1}, {'GROUPS': 2}, {'MIN_BLOCKS': 2}]
+# fewer warps with more tiles each leave registers and memory to a second block
+WIDE: dict[int, list[dict[str, int]]] = {
+    2816: [{'K_WARPS': 4, 'WARP_TILES': 11, 'STAGES': stages, 'MIN_BLOCKS': blocks}
+           for stages, blocks in ((6, 1), (8, 1), (10, 1), (6, 2), (8, 2))],
+    4096: [{'K_WARPS': 8, 'WARP_TILES': 8, 'STAGES': stages, 'MIN_BLOCKS': 1}
+           for stages in (6, 9, 12)]}
+FEWEST = (99, gemm_bf16.FEWEST_STREAMED, 1)          # tiles of a warp: none, as served, all
+# heads of 1,024 columns: constants of gemv_nvfp4
+HEADS: list[dict[str, int]] = [
+    {}, {'K_WARPS': 4, 'WARP_TILES': 4, 'STAGE_TILES': 4, 'STAGES': 2, 'MIN_BLOCKS': 7},
+    {'K_WARPS': 4, 'WARP_TILES': 4, 'STAGE_TILES': 4, 'STAGES': 3, 'MIN_BLOCKS': 6},
+    {'K_WARPS': 4, 'WARP_TILES': 4, 'STAGE_TILES': 2, 'STAGES': 4, 'MIN_BLOCKS': 7},
+    {'K_WARPS': 8, 'WARP_TILES': 2, 'STAGE_TILES': 2, 'STAGES': 4, 'MIN_BLOCKS': 3},
+    {'K_WARPS': 2, 'WARP_TILES': 8, 'STAGE_TILES': 4, 'STAGES': 3, 'MIN_BLOCKS': 12},
+    {'K_WARPS': 16, 'WARP_TILES': 1, 'STAGE_TILES': 1, 'STAGES': 8, 'MIN_BLOCKS': 1},
+    {'K_WARPS': 16, 'WARP_TILES': 1, 'STAGE_TILES': 1, 'STAGES': 6, 'MIN_BLOCKS': 2}]
 
 
 def products(bench: Bench) -> None:
@@ -54,7 +74,7 @@ def products(bench: Bench) -> None:
         shape = (outputs * (1 if gate == 'none' else 2), columns)
         limit = bench.info.shared_bytes_per_block
         chosen: dict[Any, dict[str, int]] = {}
-        for variant in VARIANTS:
+        for variant in VARIANTS + (WIDE.get(columns, []) if rows == 16 else []):
             if gate != 'none' and variant.get('GROUPS') == 1:
                 continue
             spec = served(columns, outputs, rows, gate, limit, **variant)
@@ -78,17 +98,17 @@ def products(bench: Bench) -> None:
         run = partial(enqueue, gate=gate, x=x, out=out, weights=weights)
         num_bytes = gemm_bf16.bytes_moved(rows, *shape)
         for kernel, variant in [('gemm_bf16', {}), *(('stream_bf16', v) for v in chosen.values())]:
-            gemm_bf16.STREAMED = kernel == 'stream_bf16'
+            gemm_bf16.FEWEST_STREAMED = 1 if kernel == 'stream_bf16' else 99
             gemm_bf16.stream_spec = partial(served, **variant)
             try:
                 bench.measure(kernel, num_bytes, run, 96, layer=name, rows=rows, **variant)
             finally:
-                gemm_bf16.stream_spec, gemm_bf16.STREAMED = served, True
+                gemm_bf16.stream_spec, gemm_bf16.FEWEST_STREAMED = served, FEWEST[1]
 
 
 def passes(bench: Bench) -> None:
-    """Draft passes as graphs: by gemm_bf16, then with rings of some sizes."""
-    model = random_model('26b-a4b', 'fp8', 2048, 2)
+    """Draft passes as graphs: by gemm_bf16, as they are served, and by stream_bf16."""
+    model = random_model('26b-a4b', 'fp8', 2048, 6)
     part = bench_device.Bench(model, Records(None), {}, lambda line: None, bench.read_gb_s)
     for kind in bench_draft.NUM_DRAFTS:
         one = bench_draft._Drafting(part, kind, drafter_preset_config(f'26b-a4b-{kind}'), 1024,
@@ -96,20 +116,38 @@ def passes(bench: Bench) -> None:
         one.begin()
         drafts = bench_draft.NUM_DRAFTS[kind]
         one.drafter.draft([one.span(bench_device.FIRST_ID, 1024, drafts)], None, one.cache)
-        usual = gemm_bf16._STREAM_BYTES
-        for size in (0, *RING_BYTES):
-            gemm_bf16.STREAMED, gemm_bf16._STREAM_BYTES = size > 0, size
+        for fewest in FEWEST:
+            gemm_bf16.FEWEST_STREAMED = fewest
             compile_specs(drafter_specs(one.config, model.config, bench_device.PAGE_SIZE, 'fp8'),
                           16, lambda share: None)
             times = times_us(model.stream, one.drafter.launches(drafts, one.cache))
             median = statistics.median(times)
             bench.record('draft_ms', median / 1e3, 'ms', [min(times) / 1e3, max(times) / 1e3],
                          one.bytes / median / 1e3 / bench.read_gb_s, path='graph', drafter=kind,
-                         ring_bytes=size)
-            print(f'{kind} pass, rings of {size >> 10} KB: {median:.1f} us, '
+                         fewest_tiles=fewest)
+            print(f'{kind} pass, streams from {fewest} tiles on: {median:.1f} us, '
                   f'{one.bytes / median / 1e3 / bench.read_gb_s:.0%} of the limit', flush=True)
-        gemm_bf16.STREAMED, gemm_bf16._STREAM_BYTES = True, usual
+        gemm_bf16.FEWEST_STREAMED = FEWEST[1]
     model.attach(None)
+
+
+def heads(bench: Bench) -> None:
+    """The head of an assistant for one row, with other cuts of its 1,024 columns."""
+    vocab_size, columns = cases.HEAD[0], 1024
+    made = fragment_order.to_fragments(
+        [cases.random_weight(bench.cp, (vocab_size, columns), 3, (0x28, 0x48), 0.02)],
+        stream=bench.stream)
+    x = cases.random_rows(bench.cp, (1, columns), 5)
+    logits = cases.poisoned(bench.cp, (1, vocab_size), 'f32')
+    usual = gemm_nvfp4.single_spec
+    for variant in HEADS:
+        gemm_nvfp4.single_spec = partial(usual, **variant)
+        try:
+            bench.measure('head', head_nvfp4.bytes_moved(1, vocab_size, columns),
+                          lambda _: head_nvfp4.head_nvfp4(logits, x, made, cases.SOFTCAP,
+                                                          bench.stream), 8, **variant)
+        finally:
+            gemm_nvfp4.single_spec = usual
 
 
 def main() -> int:
@@ -117,12 +155,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--receipt', type=Path)
     parser.add_argument('--commit', default='unknown')
-    parser.add_argument('--parts', default='passes,products')
+    parser.add_argument('--parts', default='passes,products,heads')
     args = parser.parse_args()
     bench = Bench('python bench/draft_kernels.py', args.commit)
     bench.bandwidth()
     for part in args.parts.split(','):
-        {'passes': passes, 'products': products}[part](bench)
+        {'passes': passes, 'products': products, 'heads': heads}[part](bench)
         if args.receipt is not None:
             args.receipt.write_text(json.dumps(bench.records, indent=1) + '\n', encoding='utf-8')
     return 0

@@ -18,16 +18,24 @@
 // own rows being the last tile; each warp has 16 of the BLOCK * GROUP queries of the kv head. The
 // context is in the pages before the draft starts, so its first tile loads before the wait.
 //
-// PRECOND: D a multiple of 16 up to 128; GROUP <= 8 and BLOCK <= 16; qkv and pages 16-byte
-//          aligned. Dynamic shared memory: 2 * 64 * (2 D + 16) bytes.
+// A lane takes 8 neighbouring columns of q and of k, the same of both, as two steps of 16.
+//
+// PRECOND: D a multiple of 16 up to 128; GROUP <= 8 and BLOCK <= 16; CHUNKS <= 32; qkv and pages
+//          16-byte aligned. Dynamic shared memory: 64 * (4 D + 80) bytes.
 // Constants: D, KV, GROUP, BLOCK, S, WINDOW (0: none), CAUSAL, CHUNKS.
+
+#include "prefill_tile.cuh"
 
 #define TILE 64
 #define Q_HEADS (KV * GROUP)
 #define ROW_SIZE ((Q_HEADS + 2 * KV) * D)
 #define QUERIES (BLOCK * GROUP)
 #define WARPS ((QUERIES + 15) / 16)
-#define STRIDE (D + 8)                   // of a key in shared memory: no bank meets twice
+// Of a key in shared memory, so that no bank meets twice: 4 lanes read 64 bytes of a row of K,
+// 8 lanes 16 bytes of a row of V each.
+#define K_STRIDE (D + (D % 64 ? 0 : 32))
+#define V_STRIDE (D + 8)
+#define STEPS ((D + 31) / 32)            // of 32 columns
 #define VECTORS (D / 8)
 #define LOWEST -1e30f
 #define HIDDEN -3e38f
@@ -50,20 +58,24 @@ __device__ __forceinline__ void load_keys(u16* k_tile, u16* v_tile, const u16* k
     const int kv = blockIdx.y;
     for (int i = threadIdx.x; i < TILE * VECTORS; i += WARPS * WARP) {
         const int key = i / VECTORS, column = i % VECTORS * 8;
-        uint4 k = make_uint4(0, 0, 0, 0), v = k;
-        if (own && key < BLOCK) {
-            const u16* row = qkv + ((u64)blockIdx.z * BLOCK + key) * ROW_SIZE + column;
-            k = load_activations(row + (Q_HEADS + kv) * D);
-            v = load_activations(row + (Q_HEADS + KV + kv) * D);
-        } else if (!own && first + key < start && (!WINDOW || first + key > start - WINDOW)) {
+        const u16 *k = k_pages, *v = v_pages;
+        bool real = false;
+        if (own) {
+            real = key < BLOCK;
+            const u16* row = qkv + ((u64)blockIdx.z * BLOCK + (real ? key : 0)) * ROW_SIZE + column;
+            k = row + (Q_HEADS + kv) * D;
+            v = row + (Q_HEADS + KV + kv) * D;
+        } else if (first + key < start && (!WINDOW || first + key > start - WINDOW)) {
             const int position = first + key;
             const u64 slot = (u64)table[position / S] * S + position % S;
-            k = load_activations(k_pages + (slot * KV + kv) * D + column);
-            v = load_activations(v_pages + (slot * KV + kv) * D + column);
+            real = true;
+            k += (slot * KV + kv) * D + column;
+            v += (slot * KV + kv) * D + column;
         }
-        *(uint4*)(k_tile + key * STRIDE + column) = k;
-        *(uint4*)(v_tile + key * STRIDE + column) = v;
+        copy_async(k_tile + key * K_STRIDE + column, k, real);
+        copy_async(v_tile + key * V_STRIDE + column, v, real);
     }
+    commit_copies();
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP)
@@ -71,7 +83,7 @@ draft_attention(float* __restrict__ partial, float2* __restrict__ partial_ml, co
                 const u16* k_pages, const u16* v_pages, const int* __restrict__ page_table,
                 const int* __restrict__ starts, int max_pages) {
     extern __shared__ __align__(16) u16 shared[];
-    u16 *k_tile = shared, *v_tile = shared + TILE * STRIDE;
+    u16 *k_tile = shared, *v_tile = shared + TILE * K_STRIDE;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int kv = blockIdx.y, sequence = blockIdx.z;
     allow_next_kernel();
@@ -87,16 +99,17 @@ draft_attention(float* __restrict__ partial, float2* __restrict__ partial_ml, co
     if (!any) return;
 
     // the warp's queries as A operands, zeros past the last one
-    u32 q[D / 16][4];
+    uint4 q[STEPS][2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int query = warp * 16 + h * 8 + g;
         const u16* row = qkv + ((u64)sequence * BLOCK + query / GROUP) * ROW_SIZE
-                         + (kv * GROUP + query % GROUP) * D + 2 * t;
+                         + (kv * GROUP + query % GROUP) * D + 8 * t;
 #pragma unroll
-        for (int step = 0; step < D / 16; ++step) {
-            q[step][h] = query < QUERIES ? load_activation_word(row + step * 16) : 0;
-            q[step][2 + h] = query < QUERIES ? load_activation_word(row + step * 16 + 8) : 0;
+        for (int step = 0; step < STEPS; ++step) {
+            q[step][h] = make_uint4(0, 0, 0, 0);
+            if (query < QUERIES && (D % 32 == 0 || step * 32 + 8 * t < D))
+                q[step][h] = load_activations(row + step * 32);
         }
     }
     float acc[D / 8][4] = {}, top[2] = {LOWEST, LOWEST}, total[2] = {};
@@ -108,17 +121,21 @@ draft_attention(float* __restrict__ partial, float2* __restrict__ partial_ml, co
             __syncthreads();
             load_keys(k_tile, v_tile, k_pages, v_pages, table, qkv, tile_key, start, own);
         }
+        wait_for_copies<0>();
         __syncthreads();
         float scores[TILE / 8][4];
 #pragma unroll
         for (int n = 0; n < TILE / 8; ++n) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;
-            const u16* key = k_tile + (n * 8 + g) * STRIDE + 2 * t;
+            const u16* key = k_tile + (n * 8 + g) * K_STRIDE + 8 * t;
 #pragma unroll
-            for (int step = 0; step < D / 16; ++step) {
-                mma_bf16(scores[n], q[step][0], q[step][1], q[step][2], q[step][3],
-                         *(const u32*)(key + step * 16), *(const u32*)(key + step * 16 + 8));
+            for (int step = 0; step < STEPS; ++step) {
+                uint4 k = make_uint4(0, 0, 0, 0);
+                if (D % 32 == 0 || step * 32 + 8 * t < D) k = *(const uint4*)(key + step * 32);
+                const uint4 &a = q[step][0], &b = q[step][1];
+                mma_bf16(scores[n], a.x, b.x, a.y, b.y, k.x, k.y);
+                mma_bf16(scores[n], a.z, b.z, a.w, b.w, k.z, k.w);
             }
         }
         float most[2] = {top[0], top[1]};
@@ -161,12 +178,13 @@ draft_attention(float* __restrict__ partial, float2* __restrict__ partial_ml, co
                     sum[h] += bf16_low(pair) + bf16_high(pair);
                 }
             }
-            const u16* value = v_tile + (s * 16 + 2 * t) * STRIDE + g;
+            const u16* value = v_tile + (s * 16 + lane % 16) * V_STRIDE + lane / 16 * 8;
 #pragma unroll
-            for (int n = 0; n < D / 8; ++n) {
-                const u16* at = value + n * 8;
-                mma_bf16(acc[n], p[0], p[1], p[2], p[3], at[0] | (u32)at[STRIDE] << 16,
-                         at[8 * STRIDE] | (u32)at[9 * STRIDE] << 16);
+            for (int n = 0; n < D / 8; n += 2) {
+                u32 v[4];
+                load_transposed(v, value + n * 8);
+                mma_bf16(acc[n], p[0], p[1], p[2], p[3], v[0], v[1]);
+                mma_bf16(acc[n + 1], p[0], p[1], p[2], p[3], v[2], v[3]);
             }
         }
 #pragma unroll
@@ -191,6 +209,8 @@ draft_attention(float* __restrict__ partial, float2* __restrict__ partial_ml, co
     }
 }
 
+#define AT_ONCE 8                        // chunks whose results are requested together
+
 // Grid: one warp for each of the T Q heads.
 extern "C" __global__ void __launch_bounds__(128)
 draft_attention_combine(u16* __restrict__ out, const float* partial, const float2* partial_ml,
@@ -201,22 +221,36 @@ draft_attention_combine(u16* __restrict__ out, const float* partial, const float
     if (index >= num_rows * Q_HEADS) return;
     const int chunks = min(CHUNKS, count_tiles(starts[index / Q_HEADS / BLOCK]));
     const u64 place = (u64)index * CHUNKS;
-    float top = LOWEST;
-    for (int c = 0; c < chunks; ++c) top = fmaxf(top, load_result(partial_ml + place + c).x);
-    for (int column = 4 * lane; column < D; column += 4 * WARP) {
+    float2 own = make_float2(LOWEST, 0.0f);      // of chunk `lane`
+    if (lane < chunks) own = load_result(partial_ml + place + lane);
+    float top = own.x;
+#pragma unroll
+    for (int mask = WARP / 2; mask > 0; mask /= 2)
+        top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, mask));
+    const float share = exp2f(own.x - top);
+    const float factor = 1.0f / warp_sum(own.y * share);
+    for (int column = 4 * lane; column < (D + 4 * WARP - 1) / (4 * WARP) * 4 * WARP;
+         column += 4 * WARP) {
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        float total = 0.0f;
-        for (int c = 0; c < chunks; ++c) {
-            const float2 ml = load_result(partial_ml + place + c);
-            const float4 part = load_result((const float4*)(partial + (place + c) * D + column));
-            const float share = exp2f(ml.x - top);
-            total += ml.y * share;
-            sum.x += part.x * share, sum.y += part.y * share;
-            sum.z += part.z * share, sum.w += part.w * share;
+        for (int first = 0; first < chunks; first += AT_ONCE) {
+            float4 part[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (first + i < chunks && column < D)
+                    part[i] = load_result((const float4*)(partial + (place + first + i) * D
+                                                          + column));
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const float weight = __shfl_sync(FULL_MASK, share, (first + i) % WARP);
+                sum.x += part[i].x * weight, sum.y += part[i].y * weight;
+                sum.z += part[i].z * weight, sum.w += part[i].w * weight;
+            }
         }
-        const float factor = 1.0f / total;
-        store_vector(out + (u64)index * D + column,
-                     make_uint2(pack_bf16(sum.x * factor, sum.y * factor),
-                                pack_bf16(sum.z * factor, sum.w * factor)));
+        if (column < D)
+            store_vector(out + (u64)index * D + column,
+                         make_uint2(pack_bf16(sum.x * factor, sum.y * factor),
+                                    pack_bf16(sum.z * factor, sum.w * factor)));
     }
 }

@@ -163,7 +163,8 @@ class DraftPicks:
         self._ids = device.zeros(_LIST_ENTRIES, np.int32)
         self._values = device.zeros(_LIST_ENTRIES, np.float32)
         self._masks = device.zeros((1, -(-vocab_size // 32)), np.uint32)
-        self._shares = device.zeros((num_rows, PARTS), np.float32)
+        self._parts = (device.zeros((num_rows, PARTS), np.float32),
+                       device.zeros(num_rows, np.uint32))
         self._scratch = tuple(device.zeros(size, dtype) for size, dtype in zip(
             scratch_sizes(num_rows, vocab_size), (np.uint32, np.uint64, np.uint64), strict=True))
         self._sent_ids: Int32 = np.empty(0, np.int32)
@@ -228,8 +229,9 @@ class DraftPicks:
         tokens, records = self.tokens[rows], all_records[rows]
         sample(tokens, logits, (records, self._ids, self._values, self._masks), self._scratch,
                self._stream, needs)
-        draft_confidence(self._confidence[rows], self._shares[rows], logits, tokens, records,
-                         self._stream)
+        shares, tickets = self._parts
+        draft_confidence(self._confidence[rows], (shares[rows], tickets[rows]), logits, tokens,
+                         records, self._stream)
         return tokens
 
     def leave(self, slots: Slots) -> None:

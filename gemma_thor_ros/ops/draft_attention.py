@@ -63,7 +63,7 @@ def draft_attention(out: Any, qkv: Any, k_pages: Any, v_pages: Any, scratch: Dra
 
 def shared_bytes(head_dim: int) -> int:
     """Dynamic shared memory: a tile of K and of V."""
-    return 2 * _TILE * (head_dim + 8) * 2
+    return 2 * _TILE * (2 * head_dim + 40)
 
 
 def spec(entry: str, head_dim: int, num_kv_heads: int, group: int, block: int, page_size: int,

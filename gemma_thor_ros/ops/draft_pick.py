@@ -18,7 +18,7 @@ from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.sample import POSITION_BYTE, RECORD_BYTES, TEMPERATURE_BYTE
 from gemma_thor_ros.ops.shapes import check
 
-PARTS = 32                               # of a row, side by side
+PARTS = 64                               # of a row, side by side
 
 Int32 = npt.NDArray[np.int32]
 
@@ -79,16 +79,18 @@ def draft_confidence_ref(logits: npt.NDArray[Any], tokens: Int32,
     return np.where(tokens < 0, 0.0, masses[rows, np.maximum(tokens, 0)] / masses.sum(axis=1))
 
 
-def draft_confidence(confidence: Any, shares: Any, logits: Any, tokens: Any, records: Any,
-                     stream: Any) -> None:
-    """Enqueue confidence (R,) f32 of tokens (R,) i32 in logits (R, V) f32; shares (R, PARTS)."""
-    sizes = check('draft_confidence', confidence=confidence, shares=shares, logits=logits,
-                  tokens=tokens, records=records)
+def draft_confidence(confidence: Any, scratch: tuple[Any, Any], logits: Any, tokens: Any,
+                     records: Any, stream: Any) -> None:
+    """Enqueue confidence (R,) f32 of tokens (R,) i32 in logits (R, V) f32.
+
+    scratch: shares (R, PARTS) f32 and tickets (R,) u32, which are zeros.
+    """
+    shares, tickets = scratch
+    sizes = check('draft_confidence', confidence=confidence, shares=shares, tickets=tickets,
+                  logits=logits, tokens=tokens, records=records)
     assert sizes['parts'] == PARTS and sizes['V'] % 4 == 0, sizes
     device.launch(device.compiled(spec('draft_confidence')), (PARTS, sizes['R']), 256,
-                  (shares, logits, tokens, records, sizes['V']), stream)
-    device.launch(device.compiled(spec('draft_confidence_sum')), (sizes['R'],), 32,
-                  (confidence, shares, tokens), stream)
+                  (confidence, shares, tickets, logits, tokens, records, sizes['V']), stream)
 
 
 def spec(entry: str) -> KernelSpec:

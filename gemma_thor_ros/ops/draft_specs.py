@@ -27,7 +27,7 @@ from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.row_specs import ROWS, Geometry
 
 _COPIES = ('slot_in', 'slot_out')
-_PICKS = ('draft_accept', 'draft_confidence', 'draft_confidence_sum')
+_PICKS = ('draft_accept', 'draft_confidence')
 
 
 class Block(Protocol):

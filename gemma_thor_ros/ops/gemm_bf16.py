@@ -26,7 +26,9 @@ _GATES: tuple[Gate, ...] = ('none', 'gelu', 'silu')
 _PREFETCH = 2                            # tiles in flight of a warp: 16 registers each
 _FEW_TILES = 4                           # of a warp; longer loops need more registers, so that
 _LONG_WARPS = 8                          # two blocks fit on a multiprocessor with so many warps
-STREAMED = True                          # whether stream_bf16 serves what it can
+# Tiles of a warp from which on stream_bf16 serves: on an H200 it takes half as long where loops
+# are long and blocks few, and as long as gemm_bf16 elsewhere (bench/LOG.md)
+FEWEST_STREAMED = _FEW_TILES + 1
 _STREAM_BYTES = 96 << 10                 # of all rings of a block, about
 _STREAM_STAGES = 12                      # of a ring, at most
 _OTHER_REGISTERS = 56                    # beside the activations
@@ -107,9 +109,10 @@ def served_spec(columns: int, num_outputs: int, num_tokens: int, gate: Gate,
 
     shared_limit: bytes that a block may ask for.
     """
-    streamed = stream_spec(columns, num_outputs, num_tokens, gate, shared_limit)
-    if streamed is not None and STREAMED:
-        return streamed
+    if _cut(columns)[1] >= FEWEST_STREAMED:
+        streamed = stream_spec(columns, num_outputs, num_tokens, gate, shared_limit)
+        if streamed is not None:
+            return streamed
     return spec(columns, num_tokens, False, gate)
 
 
@@ -123,7 +126,7 @@ def stream_spec(columns: int, num_outputs: int, num_tokens: int, gate: Gate, sha
         'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS), 'K_WARPS': warps,
         'WARP_TILES': tiles, 'STAGES': 0, 'GROUPS': groups, 'BLOCKS': blocks,
         'GATED': _GATES.index(gate), 'MIN_BLOCKS': 1, **override}
-    resident = constants['MIN_BLOCKS']
+    resident, warps, tiles = (constants[name] for name in ('MIN_BLOCKS', 'K_WARPS', 'WARP_TILES'))
     room = (shared_limit + _RESERVED_BYTES) // resident - _RESERVED_BYTES
     room -= _stream_bytes(constants, 8 * blocks, _MOST_TILES)
     stages = min(room, _STREAM_BYTES // resident) // (warps * groups * 1024)

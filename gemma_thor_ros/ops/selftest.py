@@ -443,8 +443,8 @@ def _draft_picks(stream: Any) -> tuple[Array, Array]:
         draft_pick.RecordLayout(1, 1, 1, 1), stream)
     logits, chosen = 3 * _normal(31, 2, 256), np.array([5, 250], np.int32)
     confidence, shares = _out(2, dtype=np.float32), _out(2, draft_pick.PARTS, dtype=np.float32)
-    draft_pick.draft_confidence(confidence, shares, device.put(logits), device.put(chosen), placed,
-                                stream)
+    draft_pick.draft_confidence(confidence, (shares, device.put(np.zeros(2, np.uint32))),
+                                device.put(logits), device.put(chosen), placed, stream)
     found = _fetch(newest, stream).ravel(), _fetch(confidence, stream)
     return np.concatenate(found), np.concatenate([
         draft_pick.draft_accept_ref(ids, tokens, spans).ravel(),

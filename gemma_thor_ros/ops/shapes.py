@@ -101,6 +101,7 @@ SHAPES: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
                      'draft_spans': (('B', 'four'), 'i32'),
                      'records': (('R', 'record'), 'u8'), 'spans': (('B', 'four'), 'i32')},
     'draft_confidence': {'confidence': (('R',), 'f32'), 'shares': (('R', 'parts'), 'f32'),
+                         'tickets': (('R',), 'u32'),
                          'logits': (('R', 'V'), 'f32'), 'tokens': (('R',), 'i32'),
                          'records': (('R', 'record'), 'u8')},
     'attention_blocks': {'blocks': (('T', 'two'), 'i32')},

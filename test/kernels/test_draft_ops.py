@@ -173,9 +173,11 @@ def test_confidence(planted: bool, machine: Machine) -> None:
                         1000).records
     confidence = machine.put(poisoned((3,), 'f32'))
     shares = machine.put(poisoned((3, draft_pick.PARTS), 'f32'))
+    tickets = machine.put(np.zeros(3, np.uint32))
     machine.run(lambda: draft_pick.draft_confidence(
-        confidence, shares, machine.put(logits), machine.put(tokens), machine.put(records),
-        machine.stream))
+        confidence, (shares, tickets), machine.put(logits), machine.put(tokens),
+        machine.put(records), machine.stream))
+    assert not machine.get(tickets).any()
     expected = draft_pick.draft_confidence_ref(
         logits, tokens, np.array((0.0, 1.0, 2.0) if planted else temperatures))
     assert (error(machine.get(confidence), expected) < 1e-5) != planted

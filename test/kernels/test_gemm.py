@@ -216,7 +216,7 @@ def check_bf16(cp: Any, stream: Any, shape: tuple[int, int], num_tokens: int) ->
 def test_streamed_bf16_weights_give_the_same_bits(
         small: tuple[Any, Any], shape: tuple[int, int], num_tokens: int, gate: gemm_bf16.Gate,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several row tiles a block, several tiles a warp, rings longer and shorter than a row tile."""
+    """Several row tiles a block and tiles a warp; rings longer and shorter than a row tile."""
     cp, stream = small
     weight, x = cases.random_rows(cp, shape, 19), cases.random_rows(cp, (num_tokens, shape[1]), 20)
     num_outputs = shape[0] if gate == 'none' else shape[0] // 2
@@ -224,7 +224,7 @@ def test_streamed_bf16_weights_give_the_same_bits(
     for stages in (0, 2, 12):
         served = gemm_bf16.stream_spec
         with monkeypatch.context() as patch:
-            patch.setattr(gemm_bf16, 'STREAMED', stages > 0)
+            patch.setattr(gemm_bf16, 'FEWEST_STREAMED', 1 if stages else 99)
             patch.setattr(gemm_bf16, 'stream_spec', lambda *sizes, stages=stages, served=served: (
                 served(*sizes, STAGES=max(stages, 2), GROUPS=2 if gate != 'none' else 1)))
             out = cases.poisoned(cp, (num_tokens, num_outputs), 'bf16')
@@ -237,14 +237,18 @@ def test_streamed_bf16_weights_give_the_same_bits(
 
 
 def test_which_bf16_products_are_streamed() -> None:
-    """The drafters' shapes at the rows that they have, but for the widest."""
+    """Those of long loops at the rows that drafters have, but for the widest."""
     limit = 227 << 10
-    streamed = {(columns, outputs, rows): gemm_bf16.stream_spec(columns, outputs, rows, 'none',
-                                                                limit) is not None
-                for columns, outputs, rows in (
-                    (2816, 6144, 16), (4096, 2816, 16), (5632, 2816, 16), (16896, 2816, 16),
-                    (1024, 4096, 1), (4096, 1024, 1), (8192, 1024, 1), (5632, 1024, 1))}
-    assert [sizes for sizes, found in streamed.items() if not found] == [(16896, 2816, 16)]
+    served = {(columns, outputs, rows): gemm_bf16.served_spec(columns, outputs, rows, 'none',
+                                                              limit).file
+              for columns, outputs, rows in (
+                  (2816, 6144, 16), (4096, 2816, 16), (5632, 2816, 16), (16896, 2816, 16),
+                  (1024, 4096, 1), (4096, 1024, 1), (8192, 1024, 1), (5632, 1024, 1))}
+    assert [sizes for sizes, file in served.items() if file == 'stream_bf16'] == [
+        (5632, 2816, 16), (8192, 1024, 1), (5632, 1024, 1)]
+    # planted: all that fits
+    assert gemm_bf16.stream_spec(2816, 6144, 16, 'none', limit) is not None
+    assert gemm_bf16.stream_spec(16896, 2816, 16, 'none', limit) is None
     few, many = (dict(spec.defines)['GROUPS'] for spec in (
         gemm_bf16.stream_spec(8192, 1024, 1, 'none', limit),
         gemm_bf16.stream_spec(2816, 6144, 16, 'none', limit)) if spec)
