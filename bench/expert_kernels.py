@@ -40,16 +40,16 @@ TURNS = 16                               # routes of other experts
 ROUTED = ((1, 8, False), (2, 16, False), (4, 25, False), (8, 40, False), (8, 32, True),
           (16, 32, False), (16, 36, True), (16, 64, False), (16, 80, False))
 # By the most rows; the first is what the op chooses.
-GATE_UP: dict[int, tuple[Variant, ...]] = {8: ({},), 16: ({},)}
-DOWN: dict[int, tuple[Variant, ...]] = {8: ({},), 16: ({},)}
+GATE_UP: dict[int, tuple[Variant, ...]] = {
+    8: ({}, {'SPREAD': 0}, {'NEIGHBOURS': 1}, {'SPREAD': 0, 'NEIGHBOURS': 1},
+        {'SPREAD': 0, 'NEIGHBOURS': 1, 'FETCH_DENSE': 0}, {'STAGES': 2}),
+    16: ({}, {'NEIGHBOURS': 0}, {'SPREAD': 1}, {'SPREAD': 1, 'NEIGHBOURS': 0}, {'STAGES': 2},
+         {'ACTIVATIONS': 4}, {'FETCH_DENSE': 0})}
+DOWN: dict[int, tuple[Variant, ...]] = {
+    8: ({}, {'SPREAD': 0, 'NEIGHBOURS': 1}, {'STAGES': 2}),
+    16: ({}, {'NEIGHBOURS': 0}, {'SPREAD': 1}, {'SPREAD': 1, 'NEIGHBOURS': 0}, {'STAGES': 2})}
 CHAIN: dict[int, tuple[Variant, ...]] = {
-    8: ({}, {'FETCH_DENSE': 0}, {'FETCH_DENSE': 2}, {'STAGES': 4}, {'STAGES': 5},
-        {'WARPS': 16, 'MIN_BLOCKS': 1}, {'L2_AHEAD': 1}, {'L2_AHEAD': 1, 'FETCH_DENSE': 0},
-        {'MIN_BLOCKS': 3, 'ACTIVATIONS': 2, 'DOWN_ACTIVATIONS': 2},
-        {'STAGE_TILES': 6, 'ACTIVATIONS': 3, 'DOWN_ACTIVATIONS': 3}),
-    16: ({}, {'FETCH_DENSE': 0}, {'FETCH_DENSE': 2}, {'STAGES': 4},
-         {'MIN_BLOCKS': 3, 'WIDE_ACTIVATIONS': 1, 'DOWN_WIDE_ACTIVATIONS': 1},
-         {'L2_AHEAD': 1}, {'STAGE_TILES': 6}, {'DOWN_ACTIVATIONS': 4}, {'WIDE_ACTIVATIONS': 1})}
+    8: ({}, {'SPREAD': 0, 'NEIGHBOURS': 1}), 16: ({}, {'SPREAD': 1, 'NEIGHBOURS': 0})}
 
 
 class Layer(NamedTuple):

@@ -100,10 +100,12 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false};
     constexpr int OWN_STAGES = (GateUp::item_tiles + STAGE_TILES - 1) / STAGE_TILES;
     constexpr int EARLY = STAGES - 1 < OWN_STAGES ? STAGES - 1 : OWN_STAGES;
+#if SPREAD
     begin_item(ring, chain.gate_up, routing, lane);
     if (ring.left > 0)
         for (; requested < EARLY; ++requested)
             request_next(ring, chain.gate_up, routing, lane);
+#endif
 #if FETCH_DENSE
     fetch_dense<GateUp>(chain.gate_up);
 #if FETCH_DENSE == 2

@@ -68,9 +68,11 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false};
     constexpr int OWN_STAGES = (Part::item_tiles + STAGE_TILES - 1) / STAGE_TILES;
     constexpr int EARLY = STAGES - 1 < OWN_STAGES ? STAGES - 1 : OWN_STAGES;
+#if SPREAD
     begin_item(ring, job, routing, lane);
     if (ring.left > 0)
         for (; requested < EARLY; ++requested) request_next(ring, job, routing, lane);
+#endif
 #if FETCH_DENSE
     fetch_dense<Part>(job);
 #endif

@@ -298,10 +298,10 @@ def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDt
 
 # how the dense MLP runs beside the experts, how one row's K and V are written, and whether the
 # experts are one launch: CudaOps' joined, branches, appended and chained
-_WAYS = {'joined': (True, True, True, True), 'two streams': (False, True, True, True),
-         'one by one': (False, False, True, True),
-         'joined, kv_append apart': (True, True, False, True),
-         'joined, experts in two launches': (True, True, True, False)}
+_WAYS = {'joined': (True, True, True, False), 'two streams': (False, True, True, False),
+         'one by one': (False, False, True, False),
+         'joined, kv_append apart': (True, True, False, False),
+         'joined, experts in one launch': (True, True, True, True)}
 
 
 def nodes(bench: Bench, keys: Sequence[Key]) -> None:

@@ -112,7 +112,7 @@ class CudaOps:
 
     def __init__(self, stream: Any, hidden_size: int, experts: tuple[int, int] | None,
                  max_rows: int, zeros: Zeros, branches: bool = True, joined: bool = True,
-                 appended: bool = True, chained: bool = True) -> None:
+                 appended: bool = True, chained: bool = False) -> None:
         """Make the scratch that the launches share; experts: (E, K), None for a dense model.
 
         joined: the experts' launches do the dense MLP of generated rows too, where its size lets

@@ -32,7 +32,7 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
 
     experts: (E, K, I) of a mixture, else None. shared_limit: bytes that a block may ask for.
     multiprocessors: of the device.
-    twins: also the experts' launches one by one.
+    twins: also the experts' one launch, which steps leave alone (CudaOps.chained).
     """
     matrices = [(intermediate_size, hidden_size)]      # (M, N)
     for shape in geometries:
@@ -55,10 +55,10 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
         for count in moe_nvfp4.KINDS:
             sizes = (count, num_chosen, num_experts, hardware)
             for dense in sorted({0, parts}):         # 0: beside a dense MLP in bf16
-                specs.append(moe_chain.spec(hidden_size, expert_size, *sizes, dense))
+                specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes, dense),
+                          moe_nvfp4.down_spec(expert_size, *sizes, dense)]
                 if twins:
-                    specs += [moe_nvfp4.gate_up_spec(hidden_size, *sizes, dense),
-                              moe_nvfp4.down_spec(expert_size, *sizes, dense)]
+                    specs.append(moe_chain.spec(hidden_size, expert_size, *sizes, dense))
         specs.append(moe_nvfp4.combine_spec(num_chosen))
     return list(dict.fromkeys(specs))
 
