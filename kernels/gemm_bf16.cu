@@ -12,9 +12,7 @@
 // One block does 16 weight rows, with GATED 8 of G and the same 8 of U, for 16 activation rows (blockIdx.y): K_WARPS warps share the
 // columns, WARP_TILES tiles of 64 each, PREFETCH of them in flight, and their results are added in
 // the order of the warps. The cut depends on M alone, so a row has the same bits in any company.
-// A lane takes 8 columns of weight rows g and g + 8 from each half of a tile, as in NVFP4's order;
-// the first and third pairs of them go into one sum and the others into another, as in stream_bf16
-// (the head: each half into a sum of its own, which leaves its registers to two blocks of 16 warps).
+// A lane takes 8 columns of weight rows g and g + 8 from each half of a tile, as in NVFP4's order.
 //
 // PRECOND: M a multiple of 8, w, x and out 16-byte aligned, K_WARPS * WARP_TILES >= COLUMN_TILES.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, PREFETCH, BLOCKS (of 8 activation
@@ -92,13 +90,8 @@ gemm_bf16(OUTPUT* __restrict__ out, const u16* x, const u16* __restrict__ w, int
 #pragma unroll
                 for (int m = 0; m < BLOCKS; ++m) {
                     const uint4& v = activations[i][m].half[h];
-#if SOFTCAP
                     mma_bf16(acc[h][m], a.x, b.x, a.y, b.y, v.x, v.y);
                     mma_bf16(acc[h][m], a.z, b.z, a.w, b.w, v.z, v.w);
-#else
-                    mma_bf16(acc[0][m], a.x, b.x, a.z, b.z, v.x, v.z);
-                    mma_bf16(acc[1][m], a.y, b.y, a.w, b.w, v.y, v.w);
-#endif
                 }
             }
             if (tile + PREFETCH < WARP_TILES && in_matrix(first_tile + tile + PREFETCH))

@@ -112,19 +112,15 @@ stream_bf16(u16* __restrict__ out, const u16* x, const u16* __restrict__ w, int 
             commit_copies();
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                const uint4 &low = activations[tile][h][0], &high = activations[tile][h][BLOCKS - 1];
+                // Of 8 rows both halves are operands at once, rows 0 to 7 and 8 to 15, so that no
+                // register holds a zero; the product with the other half's weights is nobody's.
+                const uint4& low = activations[tile][BLOCKS == 2 ? h : 0][0];
+                const uint4& high = activations[tile][BLOCKS == 2 ? h : 1][BLOCKS - 1];
 #pragma unroll
                 for (int i = 0; i < GROUPS; ++i) {
                     const uint4 v = *(const uint4*)(ring + slot + (2 * i + h) * WARP * 16);
-#if BLOCKS == 2
-                    mma_bf16(acc[i][0], low.x, high.x, low.z, high.z, v.x, v.z);
-                    mma_bf16(acc[i][1], low.y, high.y, low.w, high.w, v.y, v.w);
-#else
-                    // as it was loaded: the first product's rows 8 to 15 are nobody's, and the
-                    // second one's rows 0 to 7
-                    mma_bf16(acc[i][0], low.x, low.y, low.z, low.w, v.x, v.z);
-                    mma_bf16(acc[i][1], low.x, low.y, low.z, low.w, v.y, v.w);
-#endif
+                    mma_bf16(acc[i][h], low.x, high.x, low.y, high.y, v.x, v.y);
+                    mma_bf16(acc[i][h], low.z, high.z, low.w, high.w, v.z, v.w);
                 }
             }
             free = slot;
@@ -138,7 +134,7 @@ stream_bf16(u16* __restrict__ out, const u16* x, const u16* __restrict__ w, int 
             if (8 * m + g >= tokens) continue;
 #pragma unroll
             for (int i = 0; i < GROUPS; ++i) {
-                const int other = BLOCKS == 2 ? 2 * m : 2;
+                const int other = BLOCKS == 2 ? 2 * m : 2;       // where the second half's are
                 *(float2*)(own + (8 * m + g) * TOTALS + 8 * i) =
                     make_float2(acc[i][0][2 * m] + acc[i][1][other],
                                 acc[i][0][2 * m + 1] + acc[i][1][other + 1]);
