@@ -24,9 +24,6 @@
 //
 // Cluster b does row tiles b `each` + min(b, `more`) and on, one more where b < `more`.
 //
-// What it then asks for ahead (fetch_ahead.cuh) is asked by the last warp of each block, before its
-// last turn or behind it.
-//
 // Dynamic shared memory, in this order: a ring for each warp; the rows, BLOCKS * 1024 bytes a tile
 // of columns; totals.
 // PRECOND: M a multiple of 8, x and out 16-byte aligned; at most 16 rows a cluster (blockIdx.y);
@@ -35,10 +32,8 @@
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, BLOCKS (of 8 activation rows: 1 or
 // 2), FORM, CLUSTER, TEAMS, ROW_TILES, STAGE_TILES, STAGES, E2M1_HARDWARE.
 
-#include "prefill_tile.cuh"
-
 #include "cluster.cuh"
-#include "fetch_ahead.cuh"
+#include "prefill_tile.cuh"
 
 #define PARTS ((K_WARPS + CLUSTER - 1) / CLUSTER)
 #define WARPS (PARTS * TEAMS)
@@ -54,7 +49,6 @@
 #define TOKEN_STRIDE (CLUSTER == 1 ? 20 : 24)
 #define TOTAL_SIZE (TOKENS * TOKEN_STRIDE)
 #define LOADS_AT_ONCE 4                  // tiles of activations
-#define FETCHES (FORM != 2)              // nothing is known to follow a head
 #if FORM == 2
 #define OUTPUT float
 #else
@@ -134,8 +128,7 @@ __device__ __forceinline__ float sum_of_parts(const float* totals, int token, in
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) BLOCKS_OF_CLUSTER
 stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
              const u32* __restrict__ scales, const float* __restrict__ row_scales, int num_tokens,
-             int each, int more, int num_outputs, float cap,
-             const __grid_constant__ FetchAhead fetch) {
+             int each, int more, int num_outputs, float cap) {
     __shared__ float tile_scales[2 * TURN];
     const int lane = __shfl_sync(FULL_MASK, threadIdx.x & (WARP - 1), threadIdx.x);
     const int warp = __shfl_sync(FULL_MASK, (int)threadIdx.x / WARP, 0);
@@ -181,8 +174,6 @@ stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ c
         const int first = turn + team * ROW_TILES;
         if (turn > 0 && threadIdx.x < 2 * min(count - turn, TURN))
             own_scale = load_activation_word(own_scales + 2 * turn);
-        const bool asks = FETCHES && warp == WARPS - 1 && blockIdx.y == 0 && turn + TURN >= count;
-        if (asks && fetch.early) fetch_ahead(fetch, lane);
         float acc[ROW_TILES][2][BLOCKS][4] = {};
         if (first < count && in_matrix) {
 #pragma unroll 1
@@ -214,7 +205,6 @@ stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ c
                 slot = slot == STAGES - 1 ? 0 : slot + 1;
             }
         }
-        if (asks && !fetch.early) fetch_ahead(fetch, lane);
         if (CLUSTER > 1) wait_for_cluster();         // all have begun, or read the totals before
         else if (turn > 0) __syncthreads();
         if (threadIdx.x < 2 * TURN) tile_scales[threadIdx.x] = __uint_as_float(own_scale);

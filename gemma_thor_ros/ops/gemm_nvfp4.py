@@ -31,7 +31,7 @@ _MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 regi
 _REGISTERS = 56                          # of a thread, for as many resident blocks as that lets
 _LIGHT_WARPS = 12                        # with so many, and 4 tiles each, there is more choice:
 _FEW_TILES = 264                         # row tiles of which two a multiprocessor are enough
-_FEWEST_STREAMED = 3                     # row tiles of a multiprocessor
+_STREAMED_BYTES = 180_000                # weights of a multiprocessor that are worth a stream
 _MANY_THREADS = 1536                     # of a multiprocessor, else; leaves 40 registers a thread
 
 
@@ -55,7 +55,7 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
                ahead: FetchAhead = NOTHING) -> None:
     """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows.
 
-    ahead: what a launch of one row alone, or of a stream, asks for behind its own weights.
+    ahead: what the launch of one row alone asks for behind its own weights.
     """
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
                        x=x)['T']
@@ -67,7 +67,7 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
         launch_single(out, x, weight, served, 1.0, stream, ahead)
         return
     if served.file == 'stream_nvfp4':
-        launch_stream(out, x, weight, served, num_tokens, 1.0, stream, ahead)
+        launch_stream(out, x, weight, served, num_tokens, 1.0, stream)
         return
     kernel = device.compiled(served)
     constants = dict(served.defines)
@@ -91,7 +91,7 @@ def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, 
 
 
 def launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
-                  num_tokens: int, cap: float, stream: Any, ahead: FetchAhead = NOTHING) -> None:
+                  num_tokens: int, cap: float, stream: Any) -> None:
     """Enqueue the kernel of 2 to 16 rows, once for each 16 of them; cap: the head's."""
     values, kernel = dict(streamed.defines), device.compiled(streamed)
     cluster, threads = values['CLUSTER'], stream_nvfp4.warps(values) * 32
@@ -102,7 +102,7 @@ def launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec
     device.launch(kernel, (share.clusters * cluster, -(-num_tokens // ROWS_PER_LAUNCH_TILE)),
                   threads,
                   (out, x, weight.codes, weight.scales, weight.row_scales, num_tokens, share.each,
-                   share.more, weight.num_outputs, cap, ahead), stream, shared_bytes)
+                   share.more, weight.num_outputs, cap), stream, shared_bytes)
 
 
 @cache
@@ -132,7 +132,8 @@ def stream_spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool
                 num_row_tiles: int, shared_limit: int, multiprocessors: int,
                 **override: int) -> KernelSpec | None:
     """What is compiled for 2 rows or more as a stream; None: `spec` serves them."""
-    if num_row_tiles < _FEWEST_STREAMED * multiprocessors and not override:
+    weights = num_row_tiles * -(-columns // TILE_COLUMNS) * TILE_BYTES
+    if not override and (num_tokens <= 8 or weights < _STREAMED_BYTES * multiprocessors):
         return None
     return stream_nvfp4.spec(columns, num_tokens, int(interleaved), hardware, num_row_tiles,
                              cut(columns), shared_limit, multiprocessors, **override)

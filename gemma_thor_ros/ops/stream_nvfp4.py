@@ -7,6 +7,7 @@ Knows no arrays: gemm_nvfp4, whose cut of the columns it keeps, launches what th
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import NamedTuple
 
@@ -17,15 +18,15 @@ MULTIPROCESSORS = 132                    # of an H200, where the costs below wer
 TILE_BYTES = 576                         # codes and scales
 _CLUSTER_BYTES = 200 << 10               # devices whose blocks have as much have clusters, too
 _FIXED_BYTES = 128                       # of shared memory: the scales of a turn's rows
-CLUSTERS = (1,)                          # blocks of one, that are considered
-_PART = 18                               # multiprocessors of a part, that a cluster does not leave
+CLUSTERS = (1, 2, 4, 8)                  # blocks of one, that are considered
 _MOST_WARPS, _MOST_STAGES = 16, 8
 _REGISTERS = 65536
 # ns, of one multiprocessor of an H200 (bench/LOG.md)
 _WEIGHTS = 34.0                          # bytes of weights a ns, when all read
 _ROWS = 45.0                             # bytes a ns out of the L2
-_TILE_NS = 11.5                          # to decode and multiply a tile with up to 16 rows
-_TURN_NS, _CLUSTER_NS = 350.0, 500.0     # a meeting; more for one of several blocks
+_TILE_NS = {1: 28.0, 2: 24.0, 3: 22.0, 4: 20.0}  # of a tile, by ROW_TILES, with so many warps:
+_ENOUGH_WARPS = 11
+_TURN_NS, _CLUSTER_NS = 650.0, 400.0     # a meeting; more for each doubling of blocks
 _ENOUGH_BYTES = 40 << 10                 # under way keep the memory busy
 
 
@@ -78,8 +79,8 @@ def share(num_row_tiles: int, multiprocessors: int, cluster: int, at_once: int =
 
     at_once: how many clusters do, where it is known.
     """
-    parts = -(-multiprocessors // _PART) if cluster > 2 else 1
-    room = at_once or parts * (multiprocessors // parts // cluster)
+    usable = multiprocessors * 10 // 11 if cluster > 2 else multiprocessors
+    room = at_once or usable // cluster
     clusters = max(1, min(num_row_tiles, room))
     return Share(clusters, num_row_tiles // clusters, num_row_tiles % clusters)
 
@@ -114,9 +115,10 @@ def cost(values: dict[str, int], num_row_tiles: int, multiprocessors: int) -> fl
     ring = (values['STAGES'] - 1) * values['ROW_TILES'] * values['STAGE_TILES'] * TILE_BYTES
     under_way = min(warps(values) * ring, most * tiles * TILE_BYTES)
     reading = most * tiles * TILE_BYTES / _WEIGHTS * max(1.0, _ENOUGH_BYTES / under_way)
-    work = turns * at_once * tiles * _TILE_NS * max(1.0, 8 / warps(values))
-    work += turns * (_TURN_NS + _CLUSTER_NS * (values['CLUSTER'] > 1))
-    return max(reading, work) + _rows_bytes(values) / _ROWS + 0.1 * work
+    work = turns * at_once * tiles * _TILE_NS[values['ROW_TILES']] * max(
+        1.0, _ENOUGH_WARPS / warps(values))
+    work += turns * (_TURN_NS + _CLUSTER_NS * math.log2(values['CLUSTER']))
+    return max(reading, work) + _rows_bytes(values) / _ROWS
 
 
 def _stages(values: dict[str, int], num_row_tiles: int, shared_limit: int,

@@ -7,13 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 from emulator import SHARED_BYTES
 
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device, fragment_order, gemm_nvfp4, head_nvfp4
-from gemma_thor_ros.ops.fetch_ahead import NOTHING, Range, fetch_ahead
 
 from . import cases
 
@@ -75,31 +73,6 @@ def check_way(cp: Any, stream: Any, monkeypatch: pytest.MonkeyPatch, way: tuple[
         return
     expected = cases.geglu(cp, *products) if form else products[0]
     assert cases.error(cp, cases.from_bf16(cp, streamed), expected) < (1 + form) * 2.5e-3
-
-
-def test_a_stream_fetches_what_comes_once(small: tuple[Any, Any], request: pytest.FixtureRequest,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    cp, stream = small
-    way, columns, outputs, num_tokens, _ = WAYS[0]
-    made = fragment_order.to_fragments(
-        [cases.random_weight(cp, (outputs, columns), 1, (0x20, 0x50), 0.01)], stream=stream)
-    x, coming = cases.random_rows(cp, (num_tokens, columns), 3), cp.zeros(9 * 4112, np.uint8)
-    monkeypatch.setattr(gemm_nvfp4, 'stream_spec', partial(gemm_nvfp4.stream_spec, **dict(
-        zip(NAMES, way, strict=True))))
-    outs = []
-    for ahead in (NOTHING, *(fetch_ahead([Range(coming, 4112, 9, 1, 0, 0, 1)], early)
-                             for early in (0, 1))):
-        outs.append(cases.poisoned(cp, (num_tokens, outputs), 'bf16'))
-        cp.cuda.runtime.deviceSynchronize()
-        gemm_nvfp4.gemm_nvfp4(outs[-1], x, made, stream, ahead)
-        stream.synchronize()
-        assert bool((outs[-1] == outs[0]).all())
-        if not hasattr(stream, 'ptr') and ahead is not NOTHING:
-            seen = np.zeros(coming.size, int)
-            for address, num_bytes in request.getfixturevalue('emulator').fetched:
-                start = address - coming.ctypes.data
-                seen[start:start + num_bytes] += 1
-            assert (seen == 1).all()
 
 
 @pytest.mark.parametrize('way', WAYS, ids=lambda way: f'cluster of {way[0][0]}, form {way[-1]}')
