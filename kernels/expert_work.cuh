@@ -80,16 +80,17 @@ __device__ __forceinline__ int item_at(int weight, int num_wide) {
 }
 
 // Behind find_dense. So many experts that all blocks have as much work in all, but for an item;
-// where there are few, all as much of the experts. Each item is one block's.
+// where there are few, all as much of the experts. Each item is one block's. experts_hit, wide_hit:
+// distinct experts, and those of more than 8 rows.
 template <class Part>
-__device__ __forceinline__ void find_experts(Share& share, const Work& work,
-                                             const Routing& routing) {
+__device__ __forceinline__ void find_experts(Share& share, const Work& work, int experts_hit,
+                                             int wide_hit) {
     const int tiles = work.num_row_tiles, block = share_of_block();
 #if !SPREAD
     // one list, with the dense MLP's units in front: no expert has more rows
     const int num_more = BLOCKS == 1 ? 0
-        : (routing.num_wide + (work.num_tokens > 8 ? DENSE : 0)) * tiles;
-    const int num_all = (DENSE + routing.num_hit) * tiles;
+        : (wide_hit + (work.num_tokens > 8 ? DENSE : 0)) * tiles;
+    const int num_all = (DENSE + experts_hit) * tiles;
     const int weight = Part::narrow * num_all + (Part::wide - Part::narrow) * num_more;
     share.num_dense = 0;
     share.first_expert = item_at<Part>(part_of(weight, block), num_more);
@@ -98,9 +99,9 @@ __device__ __forceinline__ void find_experts(Share& share, const Work& work,
     return;
 #endif
     const int per_dense = work.num_tokens > 8 ? Part::wide : Part::narrow;
-    const int num_wide = BLOCKS == 1 ? 0 : routing.num_wide * tiles;
+    const int num_wide = BLOCKS == 1 ? 0 : wide_hit * tiles;
     const int experts = (Part::wide - Part::narrow) * num_wide
-        + Part::narrow * tiles * routing.num_hit;
+        + Part::narrow * tiles * experts_hit;
     const int dense = per_dense * DENSE * tiles;
     int begin, end;
     // else a block may have more of the dense MLP than its share, and a later one begin earlier
@@ -114,7 +115,7 @@ __device__ __forceinline__ void find_experts(Share& share, const Work& work,
     }
     share.first_expert = item_at<Part>(begin, num_wide);
     // a step of padding alone hits none: what the division leaves over is no item then
-    const int last = min(item_at<Part>(end, num_wide), tiles * routing.num_hit);
+    const int last = min(item_at<Part>(end, num_wide), tiles * experts_hit);
     share.num_items = share.num_dense + max(last - share.first_expert, 0);
 }
 

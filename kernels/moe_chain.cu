@@ -119,9 +119,9 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     MARK(4);
     allow_next_kernel();
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    find_experts<GateUp>(share, chain.gate_up.work, routing);
+    find_experts<GateUp>(share, chain.gate_up.work, routing.num_hit, routing.num_wide);
     find_dense(chain.down.share, num_down_tiles);
-    find_experts<Down>(chain.down.share, chain.down.work, routing);
+    find_experts<Down>(chain.down.share, chain.down.work, routing.num_hit, routing.num_wide);
     if (requested == 0) {
         ring.down = item >= share.num_items;
         if (ring.down) ring.item = first_item<Down>();

@@ -76,11 +76,15 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
 #if FETCH_DENSE
     fetch_dense<Part>(job);
 #endif
+    // one row's share is known before its experts are, unless it is padding
+    const bool alone = num_pairs == CHOSEN;
+    if (alone) find_experts<Part>(job.share, job.work, CHOSEN, 0);
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
     allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
     read_routing(routing, expert_ids, num_pairs, THREADS);
-    find_experts<Part>(job.share, job.work, routing);
+    if (!alone || routing.num_hit == 0)
+        find_experts<Part>(job.share, job.work, routing.num_hit, routing.num_wide);
     if (requested == 0) begin_item(ring, job, routing, lane);
     for (; requested < STAGES - 1; ++requested) request_next(ring, job, routing, lane);
     const GateUpRows to = {inner, dense_inner, x, dense_x};
@@ -114,7 +118,7 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     clear_routing(routing, THREADS);
     read_routing(routing, expert_ids, num_pairs, THREADS);
     find_dense(job.share, num_row_tiles);
-    find_experts<Part>(job.share, job.work, routing);
+    find_experts<Part>(job.share, job.work, routing.num_hit, routing.num_wide);
     int item = first_item<Part>();
     if (item >= job.share.num_items) return;
     Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, true};

@@ -18,6 +18,7 @@ SERVED = cases.EXPERTS
 SMALL = (72, 80, 96)                     # E, I, H: none of them a multiple of a warp or a tile
 JOINED = (24, 64, 128)                   # I as the dense MLP's parts need it, H in halves
 LONG = (8, 320, 640)                     # several stages of a ring, the last ones short
+MANY = (300, 64, 64)                     # more than 32 experts for each warp of a block
 NORMAL = (0x20, 0x50)
 
 
@@ -245,7 +246,7 @@ def test_a_small_chain(small: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize(('sizes', 'num_tokens', 'distinct'), [
     (JOINED, 1, 8), (JOINED, 8, 24), (SMALL, 7, 20), (SMALL, 16, 24), (LONG, 3, 8),
-    (LONG, 16, 8)])
+    (LONG, 16, 8), (MANY, 16, 100)])
 def test_more_small_chains(full: None, small: tuple[Any, Any], sizes: tuple[int, int, int],
                            num_tokens: int, distinct: int) -> None:
     check_small_chain(small, sizes, num_tokens, distinct)
