@@ -113,7 +113,7 @@ sample_spread(u64* __restrict__ winners, const u32* largest, const float* logits
     const Settings s = rows[blockIdx.y];
     if (s.temperature == 0.0f || s.top_k > 0 || s.top_p < 1.0) return;
     const u32* row_largest = largest + (u64)blockIdx.y * num_runs;
-    const u32 top_key = largest_of_row(row_largest, num_runs, room, 8);
+    const u32 top_key = place_key(largest_of_row(row_largest, num_runs, room, 8));
     if (top_key <= MINUS_INFINITY_KEY || top_key >= PLUS_INFINITY_KEY || run >= num_runs) return;
     const Scale scale = scale_of(s, top_key);
     const float* row = logits + (u64)blockIdx.y * vocab_size;
@@ -145,13 +145,10 @@ struct Pick {
     NoiseKey key;
 };
 
-// The lowest id that has the largest value.
-__device__ __forceinline__ int pick_largest(const Pick& p, u32 top_key, u64* room) {
-    u64 best = 0;
-    for (int run = threadIdx.x; run < p.num_runs; run += PICK_THREADS) {
-        best = max(best, place(load_activation_word(p.largest + run), run));
-    }
-    const int first = place_id(block_max(best, room, PICK_WARPS)) * RUN + threadIdx.x * 4;
+// The lowest id that has the largest value. top: that value's key, and the first run that has it.
+__device__ __forceinline__ int pick_largest(const Pick& p, u64 top, u64* room) {
+    const int first = place_id(top) * RUN + threadIdx.x * 4;
+    const u32 top_key = place_key(top);
     u64 found = 0;
     if (threadIdx.x < RUN / 4) {
         const float4 v = load_values(p.row, p.masks, p.s.mask, first, p.vocab_size);
@@ -374,14 +371,15 @@ sample_pick(int* tokens, int* results, int* control, const u32* largest, const u
     const u64 runs = (u64)blockIdx.x * num_runs;
     Pick p = {logits + (u64)blockIdx.x * vocab_size, masks, largest + runs, vocab_size, num_runs,
               rows[blockIdx.x]};
-    const u32 top_key = largest_of_row(p.largest, num_runs, room, PICK_WARPS);
+    const u64 top = largest_of_row(p.largest, num_runs, room, PICK_WARPS);
+    const u32 top_key = place_key(top);
     int token;
     if (top_key == NAN_KEY) {
         token = -1;
     } else if (top_key <= MINUS_INFINITY_KEY) {
         token = -2;
     } else if (p.s.temperature == 0.0f) {
-        token = pick_largest(p, top_key, room);
+        token = pick_largest(p, top, room);
     } else if (top_key == PLUS_INFINITY_KEY) {
         token = -3;
     } else if (p.s.top_k == 0 && !(p.s.top_p < 1.0)) {

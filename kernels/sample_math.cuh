@@ -145,6 +145,8 @@ __device__ __forceinline__ float key_value(u32 key) {
 // Larger value first, then lower id.
 __device__ __forceinline__ u64 place(u32 key, int id) { return (u64)key << 32 | ~(u32)id; }
 
+__device__ __forceinline__ u32 place_key(u64 place) { return (u32)(place >> 32); }
+
 __device__ __forceinline__ int place_id(u64 place) { return (int)~(u32)place; }
 
 // Four values from `id` on, hidden ones as minus infinity.
@@ -184,15 +186,14 @@ __device__ __forceinline__ u64 warp_sum_of(u64 x) {
     return x;
 }
 
-// The largest of a block; `room` holds one number per warp.
+// The largest of a block of at most 32 warps; `room` holds one number per warp.
 __device__ __forceinline__ u64 block_max(u64 x, u64* room, int num_warps) {
     x = warp_max(x);
     __syncthreads();                     // earlier readers of `room` are done
-    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = x;
+    const int lane = threadIdx.x % WARP;
+    if (lane == 0) room[threadIdx.x / WARP] = x;
     __syncthreads();
-    u64 most = 0;
-    for (int w = 0; w < num_warps; ++w) most = max(most, room[w]);
-    return most;
+    return warp_max(lane < num_warps ? room[lane] : 0);
 }
 
 __device__ __forceinline__ u64 block_total(u64 x, u64* room, int num_warps) {
@@ -205,13 +206,14 @@ __device__ __forceinline__ u64 block_total(u64 x, u64* room, int num_warps) {
     return sum;
 }
 
-__device__ __forceinline__ u32 largest_of_row(const u32* largest, int num_runs, u64* room,
+// The largest value of a row and the first run that has it, as a place.
+__device__ __forceinline__ u64 largest_of_row(const u32* largest, int num_runs, u64* room,
                                               int num_warps) {
-    u32 most = 0;
+    u64 most = 0;
     for (int run = threadIdx.x; run < num_runs; run += blockDim.x) {
-        most = max(most, load_activation_word(largest + run));
+        most = max(most, place(load_activation_word(largest + run), run));
     }
-    return (u32)block_max(most, room, num_warps);
+    return block_max(most, room, num_warps);
 }
 
 // What turns a value into z.

@@ -105,7 +105,7 @@ __device__ __forceinline__ Search begin(int stage, Search* states, const u64* bi
     bins += (u64)blockIdx.y * SEARCH_STAGES * SEARCH_BINS;
     Search s = {};
     if (stage == first) {
-        s.top_key = largest_of_row(largest, num_runs, room, WARPS);
+        s.top_key = place_key(largest_of_row(largest, num_runs, room, WARPS));
         s.found = s.top_key > MINUS_INFINITY_KEY && s.top_key < PLUS_INFINITY_KEY;
         s.goal = first == 0 ? settings.top_k : 1;
     } else {
