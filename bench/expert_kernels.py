@@ -41,15 +41,19 @@ ROUTED = ((1, 8, False), (2, 16, False), (4, 25, False), (8, 40, False), (8, 32,
           (16, 32, False), (16, 36, True), (16, 64, False), (16, 80, False))
 # By the most rows; the first is what the op chooses.
 GATE_UP: dict[int, tuple[Variant, ...]] = {
-    8: ({}, {'SPREAD': 0}, {'NEIGHBOURS': 1}, {'SPREAD': 0, 'NEIGHBOURS': 1},
+    8: ({}, {'ONE_BODY': 0}, {'SPREAD': 0, 'NEIGHBOURS': 1}, {'NEIGHBOURS': 1},
         {'SPREAD': 0, 'NEIGHBOURS': 1, 'FETCH_DENSE': 0}, {'STAGES': 2}),
-    16: ({}, {'NEIGHBOURS': 0}, {'SPREAD': 1}, {'SPREAD': 1, 'NEIGHBOURS': 0}, {'STAGES': 2},
-         {'ACTIVATIONS': 4}, {'FETCH_DENSE': 0})}
+    16: ({}, {'ONE_BODY': 0}, {'NEIGHBOURS': 0}, {'SPREAD': 1}, {'SPREAD': 1, 'NEIGHBOURS': 0},
+         {'STAGES': 2}, {'ACTIVATIONS': 4}, {'FETCH_DENSE': 0},
+         {'MIN_BLOCKS': 3, 'WIDE_ACTIVATIONS': 1, 'STAGES': 2})}
 DOWN: dict[int, tuple[Variant, ...]] = {
-    8: ({}, {'SPREAD': 0, 'NEIGHBOURS': 1}, {'STAGES': 2}),
-    16: ({}, {'NEIGHBOURS': 0}, {'SPREAD': 1}, {'SPREAD': 1, 'NEIGHBOURS': 0}, {'STAGES': 2})}
+    8: ({}, {'ONE_BODY': 0}, {'SPREAD': 0, 'NEIGHBOURS': 1}, {'STAGES': 2}),
+    16: ({}, {'ONE_BODY': 0}, {'NEIGHBOURS': 0}, {'SPREAD': 1}, {'SPREAD': 1, 'NEIGHBOURS': 0},
+         {'STAGES': 2}, {'ACTIVATIONS': 4},
+         {'MIN_BLOCKS': 3, 'WIDE_ACTIVATIONS': 1, 'STAGES': 2})}
 CHAIN: dict[int, tuple[Variant, ...]] = {
-    8: ({}, {'SPREAD': 0, 'NEIGHBOURS': 1}), 16: ({}, {'SPREAD': 1, 'NEIGHBOURS': 0})}
+    8: ({}, {'SPREAD': 0, 'NEIGHBOURS': 1}),
+    16: ({}, {'ONE_BODY': 0}, {'SPREAD': 1, 'NEIGHBOURS': 0})}
 
 
 class Layer(NamedTuple):

@@ -5,7 +5,8 @@
 // and what the warps of a pair add up.
 //
 // Constants: those of expert_work.cuh, SPLIT (the most warps of an item) and L2_AHEAD (1: an item
-// comes into the L2 as a whole when its first stage is requested).
+// comes into the L2 as a whole when its first stage is requested), ONE_BODY (1: all stages run the same
+// instructions, which a launch has to wait for once).
 
 #include "expert_work.cuh"
 #include "weight_ring.cuh"
@@ -133,6 +134,8 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[2][NB][4],
     WeightTile w = read_tile(ring.slots, ring.read, 0);
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {
+        if (ONE_BODY && i >= (Part::item_tiles - 1) % STAGE_TILES + 1
+            && first + i >= Part::item_tiles) break;
         const WeightTile now = w;
         if (i + 1 < TILES) w = read_tile(ring.slots, ring.read, i + 1);
         multiply_tile<NB>(acc, now, x[i % AHEAD]);
@@ -188,13 +191,13 @@ __device__ __forceinline__ Totals<Part, NB> multiply_item(Room& halves, Ring& ri
         if (i < Part::item_tiles) load_rows<Part, NB>(x[i], rows, i, lane);
     u32 slot = 0;
     Totals<Part, NB> total;
-#pragma unroll(NUM_STAGES <= 3 ? 3 : 1)
+#pragma unroll(NUM_STAGES <= 3 && !ONE_BODY ? 3 : 1)
     for (int stage = 0; stage < NUM_STAGES; ++stage) {
         wait_for_copies<STAGES - 2>();
         __syncwarp();            // what other lanes copied is there, and they have read the slot
         request_next(ring, jobs, routing, lane);             // that is filled now
         slot = ring.read;
-        if (LAST == STAGE_TILES || stage < NUM_STAGES - 1)
+        if (ONE_BODY || LAST == STAGE_TILES || stage < NUM_STAGES - 1)
             multiply_stage<Part, NB, STAGE_TILES, AHEAD>(acc, x, stage * STAGE_TILES, ring, rows,
                                                          lane);
         else

@@ -239,6 +239,7 @@ def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_e
         'WARPS': _WARPS, 'MIN_BLOCKS': _RESIDENT, 'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES,
         'SPLIT': 1, 'ACTIVATIONS': 4 if blocks == 1 else 2,
         'WIDE_ACTIVATIONS': 2, 'SPREAD': int(blocks == 1), 'NEIGHBOURS': int(blocks > 1),
+        'ONE_BODY': 1,
         'WIDE': 5, 'NARROW': 4, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
         'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense}
 
