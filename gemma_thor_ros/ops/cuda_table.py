@@ -125,7 +125,7 @@ class CudaOps:
         self.chained = chained
         self._append: tuple[Any, ...] | None = None      # what the next attention is to do too
         self._norms: tuple[Any, ...] | None = None       # and what the next router
-        self.plan = fetch_plan.default_plan()
+        self.plan = fetch_plan.FetchPlan()
         self._coming: tuple[str, Arrays] | None = None   # behind the next product
         self.stream = stream
         self._main, self._side = stream, device.new_stream()
