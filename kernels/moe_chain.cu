@@ -173,4 +173,9 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     }
     MARK(11);
     MARK_TIME(12);
+#if TRACE
+    u32 multiprocessor;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+    if (lane == 0) *trace = (u64)13 << 56 | multiprocessor;
+#endif
 }
