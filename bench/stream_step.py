@@ -26,42 +26,33 @@ from gemma_thor_ros.cli.bench_model import random_model
 from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.models.cuda_inputs import Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4
-from gemma_thor_ros.ops import device, gemm_nvfp4, head_nvfp4, stream_nvfp4
+from gemma_thor_ros.ops import device, gemm_nvfp4, stream_nvfp4
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.step_times import times_us
 
 REPLAYS = 25
-Product = tuple[int, int, int]           # columns, row tiles, form
+Product = tuple[int, int, bool]          # columns, row tiles, gate and up
 
 
 class Ways:
-    """Stands before both ops' choice of a stream: keeps what is asked for, and answers for it."""
+    """Stands before the choice of a stream: keeps what is asked for, and answers for it."""
 
     def __init__(self) -> None:
         self.asked: dict[Product, tuple[Any, ...]] = {}
         self.chosen: dict[Product, dict[str, int] | None] = {}   # None: without a stream
         self.clusters: tuple[int, ...] | None = None             # allowed for what is not chosen
-        self._own: list[Any] = [gemm_nvfp4.stream_spec, head_nvfp4.stream_spec]
-        setattr(gemm_nvfp4, 'stream_spec', self._product)        # noqa: B010
-        setattr(head_nvfp4, 'stream_spec', self._head)           # noqa: B010
+        self._own: Any = gemm_nvfp4.stream_spec
+        setattr(gemm_nvfp4, 'stream_spec', self._answer)         # noqa: B010
 
-    def _product(self, *args: Any) -> KernelSpec | None:
-        columns, rows, interleaved, hardware, tiles, limit, multiprocessors = args
-        return self._answer((columns, tiles, int(interleaved)), args, 0,
-                            (rows, hardware, limit, multiprocessors))
-
-    def _head(self, *args: Any) -> KernelSpec | None:
-        columns, rows, hardware, tiles, limit, multiprocessors = args
-        return self._answer((columns, tiles, 2), args, 1, (rows, hardware, limit, multiprocessors))
-
-    def _answer(self, product: Product, args: tuple[Any, ...], op: int,
-                sizes: tuple[Any, ...]) -> KernelSpec | None:
+    def _answer(self, *args: Any) -> KernelSpec | None:
+        columns, rows, pair, hardware, tiles, limit, multiprocessors = args
+        product, sizes = (columns, tiles, pair), (rows, hardware, limit, multiprocessors)
         self.asked[product] = sizes
         if product in self.chosen:
             way = self.chosen[product]
             return self.spec(product, **way) if way else None
         if self.clusters is None:
-            found: KernelSpec | None = self._own[op](*args)
+            found: KernelSpec | None = self._own(*args)
             return found
         served = stream_nvfp4.CLUSTERS
         stream_nvfp4.CLUSTERS = self.clusters        # type: ignore[assignment]
@@ -80,7 +71,7 @@ class Ways:
     def all_of(self, product: Product, most: int) -> list[dict[str, int]]:
         """The ways to try; compiled together."""
         rows, hardware, limit, multiprocessors = self.asked[product]
-        outputs = product[1] * (8 if product[2] == 1 else 16)
+        outputs = product[1] * (8 if product[2] else 16)
         found = ways((outputs, product[0]), rows, product[2], hardware, limit, multiprocessors,
                      most)
         kernels.compile_together([spec for way in found if (spec := self.spec(product, **way))])

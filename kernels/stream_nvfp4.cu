@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // stream_nvfp4: out = x W^T for 2 to 16 rows, W in NVFP4, fragment order; weights as a stream
-//   with FORM 1: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
-//   with FORM 2: out = cap * tanh(x W^T / cap) in f32, the head
+//   with GEGLU: out = gelu_tanh(bf16(x G^T)) * bf16(x U^T), G and U interleaved by 8 rows
 //
-// out        (T, N) bf16, FORM 1 (T, I), FORM 2 f32
+// out        (T, N) bf16; with GEGLU (T, I)
 // x          (T, M) bf16
 // codes, scales  of (N, M), or (2 I, M), in fragment order
 // row_scales (N / 16, 2) f32   of rows 0..7 and 8..15 of each row tile
@@ -15,22 +14,22 @@
 // blocks does some neighbouring row tiles, each block a part of the columns of all of them: block
 // r has PARTS of the K_WARPS parts that gemm_nvfp4 cuts the columns into, WARP_TILES tiles each.
 // The rows of these lie in shared memory in fragment order, read once. A warp does its part of
-// ROW_TILES row tiles at a time and its weights come through a ring of asynchronous copies, of
+// ROW_TILES row tiles at a time, with its tiles of the rows in registers where they are HELD there,
+// and its weights come through a ring of asynchronous copies, of
 // which a stage is STAGE_TILES tiles of each of them; TEAMS warps share a part and take such
 // groups of row tiles by turns. Behind each turn all meet: a warp leaves its totals with the block
 // that has that row of x (those of equal token % CLUSTER), which adds them in the order of the
-// parts. Operands, sums and their order are those of gemm_nvfp4 and gemv_nvfp4, or head_nvfp4,
-// bit for bit.
+// parts. Operands, sums and their order are those of gemm_nvfp4 and gemv_nvfp4, bit for bit.
 //
 // Cluster b does row tiles b `each` + min(b, `more`) and on, one more where b < `more`.
 //
-// Dynamic shared memory, in this order: a ring for each warp; the rows, BLOCKS * 1024 bytes a tile
-// of columns; totals.
+// Dynamic shared memory, in this order: a ring for each warp; the rows, if not HELD, BLOCKS * 1024
+// bytes a tile of columns; totals.
 // PRECOND: M a multiple of 8, x and out 16-byte aligned; at most 16 rows a cluster (blockIdx.y);
 // K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES, STAGE_TILES *
 // ROW_TILES at most 8, STAGES at least 2; CLUSTER 1, 2, 4 or 8; TEAMS * ROW_TILES at most 16.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, BLOCKS (of 8 activation rows: 1 or
-// 2), FORM, CLUSTER, TEAMS, ROW_TILES, STAGE_TILES, STAGES, E2M1_HARDWARE.
+// 2), GEGLU, CLUSTER, TEAMS, HELD, ROW_TILES, STAGE_TILES, STAGES, E2M1_HARDWARE.
 
 #include "cluster.cuh"
 #include "prefill_tile.cuh"
@@ -49,11 +48,6 @@
 #define TOKEN_STRIDE (CLUSTER == 1 ? 20 : 24)
 #define TOTAL_SIZE (TOKENS * TOKEN_STRIDE)
 #define LOADS_AT_ONCE 4                  // tiles of activations
-#if FORM == 2
-#define OUTPUT float
-#else
-#define OUTPUT u16
-#endif
 
 extern __shared__ __align__(16) uint4 stream_memory[];
 
@@ -116,6 +110,20 @@ __device__ __forceinline__ void place_rows(uint4* rows, const u16* x, int first_
     }
 }
 
+// All of the warp's tiles of the rows.
+__device__ __forceinline__ void load_rows(ActivationTile (&held)[WARP_TILES][BLOCKS], const u16* x,
+                                          int first_token, int num_tokens, int part, int lane) {
+    const u16* from[BLOCKS];
+#pragma unroll
+    for (int m = 0; m < BLOCKS; ++m) {
+        const int token = first_token + 8 * m + (lane >> 2);
+        from[m] = token < num_tokens ? x + (u64)token * COLUMNS + 8 * (lane & 3) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < WARP_TILES; ++i)
+        load_activation_tile<BLOCKS>(held[i], from, lane & 3, part * WARP_TILES + i, COLUMNS);
+}
+
 // The sum over all parts, in their order. `totals` of one row tile.
 __device__ __forceinline__ float sum_of_parts(const float* totals, int token, int row) {
     const float* own = totals + token * TOKEN_STRIDE + row;
@@ -126,9 +134,9 @@ __device__ __forceinline__ float sum_of_parts(const float* totals, int token, in
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) BLOCKS_OF_CLUSTER
-stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
+stream_nvfp4(u16* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
              const u32* __restrict__ scales, const float* __restrict__ row_scales, int num_tokens,
-             int each, int more, int num_outputs, float cap) {
+             int each, int more, int num_outputs) {
     __shared__ float tile_scales[2 * TURN];
     const int lane = __shfl_sync(FULL_MASK, threadIdx.x & (WARP - 1), threadIdx.x);
     const int warp = __shfl_sync(FULL_MASK, (int)threadIdx.x / WARP, 0);
@@ -139,7 +147,7 @@ stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ c
     const bool in_matrix = K_WARPS % CLUSTER == 0 || part < K_WARPS;
     uint4* ring = stream_memory + warp * STAGES * STAGE_VECTORS;
     uint4* rows = stream_memory + WARPS * STAGES * STAGE_VECTORS;
-    float* totals = (float*)(rows + PARTS * WARP_TILES * BLOCKS * 2 * WARP);
+    float* totals = (float*)(rows + !HELD * PARTS * WARP_TILES * BLOCKS * 2 * WARP);
     allow_next_kernel();
     const u64 start = (u64)(row_tile + team * ROW_TILES) * COLUMN_TILES + part * WARP_TILES;
     StreamRequests next = {codes + start * TILE_CODE_VECTORS + lane,
@@ -158,15 +166,20 @@ stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ c
     arrive_at_cluster();                 // so that others may write here
     wait_for_previous_kernel();
 
+#if HELD
+    ActivationTile held[WARP_TILES][BLOCKS];
+    if (in_matrix) load_rows(held, x, first_token, num_tokens, part, lane);
+#else
     place_rows(rows, x, first_token, num_tokens, rank * PARTS, warp, lane);
     if (TEAMS > 1) __syncthreads();
     else __syncwarp();
+    const uint4* own_rows = rows + warp % PARTS * (WARP_TILES * BLOCKS * 2 * WARP) + lane;
+#endif
     PeerAddress peers[2];                // where the totals of even and of odd columns go
 #pragma unroll
     for (int j = 0; j < 2; ++j)
         peers[j] = address_in_peer(totals + part * TOTAL_SIZE + 2 * t / CLUSTER * TOKEN_STRIDE + g,
                                    (2 * t + j) % CLUSTER);
-    const uint4* own_rows = rows + warp % PARTS * (WARP_TILES * BLOCKS * 2 * WARP) + lane;
 
     int slot = 0, free = STAGES - 1;
 #pragma unroll 1
@@ -176,7 +189,7 @@ stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ c
             own_scale = load_activation_word(own_scales + 2 * turn);
         float acc[ROW_TILES][2][BLOCKS][4] = {};
         if (first < count && in_matrix) {
-#pragma unroll 1
+#pragma unroll(HELD ? WARP_STAGES : 1)
             for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {
                 wait_for_copies<STAGES - 2>();
                 __syncwarp();            // all lanes' copies, and all have read the free stage
@@ -188,10 +201,14 @@ stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ c
                     ActivationTile activations[BLOCKS];
 #pragma unroll
                     for (int m = 0; m < BLOCKS; ++m)
+#if HELD
+                        activations[m] = held[tile + i][m];
+#else
 #pragma unroll
                         for (int h = 0; h < 2; ++h)
                             activations[m].half[h] =
                                 own_rows[(((tile + i) * BLOCKS + m) * 2 + h) * WARP];
+#endif
 #pragma unroll
                     for (int r = 0; r < ROW_TILES; ++r) {        // what is not there is not used
                         WeightTile w;
@@ -221,7 +238,7 @@ stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ c
         if (CLUSTER > 1) arrive_at_cluster(), wait_for_cluster();
         else __syncthreads();
 
-        const int rows_out = FORM == 1 ? 8 : 16, outputs = rows_out * TOKENS;
+        const int rows_out = GEGLU ? 8 : 16, outputs = rows_out * TOKENS;
         for (int i = threadIdx.x; i < min(count - turn, TURN) * outputs; i += WARPS * WARP) {
             const int r = i / outputs, own = i % outputs / rows_out, row = i % rows_out;
             const int token = first_token + own * CLUSTER + rank;
@@ -229,15 +246,11 @@ stream_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ c
             if (token >= num_tokens || column >= num_outputs) continue;
             const float* of_tile = totals + r * K_WARPS * TOTAL_SIZE;
             float value = sum_of_parts(of_tile, own, row) * tile_scales[2 * r + (row >> 3)];
-#if FORM == 2
-            out[(u64)token * num_outputs + column] = cap * tanhf(value / cap);
-#else
-#if FORM == 1
+#if GEGLU
             const float up = sum_of_parts(of_tile, own, row + 8) * tile_scales[2 * r + 1];
             value = gelu_tanh(rounded_to_bf16(value)) * rounded_to_bf16(up);
 #endif
             out[(u64)token * num_outputs + column] = to_bf16(value);
-#endif
         }
         if (CLUSTER > 1 && turn + TURN < count) arrive_at_cluster();
     }

@@ -30,7 +30,7 @@ from gemma_thor_ros.models.config import LayerGeometry, ModelConfig
 from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
 from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.ops import compile as compiler
-from gemma_thor_ros.ops import moe_route
+from gemma_thor_ros.ops import gemm_nvfp4, moe_route, stream_nvfp4
 from gemma_thor_ros.ops.affine_order import BITS
 from gemma_thor_ros.ops.affine_specs import AffineUse, affine_specs
 from gemma_thor_ros.ops.compile import ARCHS, KernelSpec
@@ -155,12 +155,25 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
                 found.setdefault((spec, arch), []).append(name)
     for spec, arch in affine_jobs():
         found.setdefault((spec, arch), []).append('affine')
+    for spec, arch in stream_jobs():
+        found.setdefault((spec, arch), []).append('streams')
     embedder = VisionConfig.from_dict(preset_config('12b'))
     assert embedder is not None
     for arch in ARCHS:                   # small, and with entries that no tower has
         for spec in vision_specs(embedder):
             found.setdefault((spec, arch), []).append('12B')
     return found
+
+
+def stream_jobs() -> Iterator[tuple[KernelSpec, str]]:
+    """Products of 8 and 16 rows of 2,816 columns as a stream, everywhere, served there or not."""
+    for arch in ARCHS:
+        hardware = compiler.converts_e2m1(arch, compiler.nvrtc().version)
+        for rows in (8, 16):
+            spec = stream_nvfp4.spec(2816, rows, False, hardware, 512, gemm_nvfp4.cut(2816),
+                                     SHARED_KB[arch] * 1024, MULTIPROCESSORS[arch])
+            if spec is not None:         # 16 rows do not fit into 99 KB
+                yield spec, arch
 
 
 def affine_jobs() -> Iterator[tuple[KernelSpec, str]]:

@@ -67,7 +67,7 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
         launch_single(out, x, weight, served, 1.0, stream, ahead)
         return
     if served.file == 'stream_nvfp4':
-        launch_stream(out, x, weight, served, num_tokens, 1.0, stream)
+        _launch_stream(out, x, weight, served, num_tokens, stream)
         return
     kernel = device.compiled(served)
     constants = dict(served.defines)
@@ -90,9 +90,8 @@ def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, 
                        values, TILE_BYTES, 0, device.info().shared_bytes_per_block, share))
 
 
-def launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
-                  num_tokens: int, cap: float, stream: Any) -> None:
-    """Enqueue the kernel of 2 to 16 rows, once for each 16 of them; cap: the head's."""
+def _launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
+                   num_tokens: int, stream: Any) -> None:
     values, kernel = dict(streamed.defines), device.compiled(streamed)
     cluster, threads = values['CLUSTER'], stream_nvfp4.warps(values) * 32
     shared_bytes = stream_nvfp4.shared_bytes(values)
@@ -102,7 +101,7 @@ def launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec
     device.launch(kernel, (share.clusters * cluster, -(-num_tokens // ROWS_PER_LAUNCH_TILE)),
                   threads,
                   (out, x, weight.codes, weight.scales, weight.row_scales, num_tokens, share.each,
-                   share.more, weight.num_outputs, cap), stream, shared_bytes)
+                   share.more, weight.num_outputs), stream, shared_bytes)
 
 
 @cache
@@ -135,7 +134,7 @@ def stream_spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool
     weights = num_row_tiles * -(-columns // TILE_COLUMNS) * TILE_BYTES
     if not override and (num_tokens <= 8 or weights < _STREAMED_BYTES * multiprocessors):
         return None
-    return stream_nvfp4.spec(columns, num_tokens, int(interleaved), hardware, num_row_tiles,
+    return stream_nvfp4.spec(columns, num_tokens, interleaved, hardware, num_row_tiles,
                              cut(columns), shared_limit, multiprocessors, **override)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gemma_thor_ros.ops import device, gemm_nvfp4, stream_nvfp4
+from gemma_thor_ros.ops import device, gemm_nvfp4
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments
 from gemma_thor_ros.ops.gemm_nvfp4 import ROWS_PER_LAUNCH_TILE, blocks_of
@@ -17,7 +17,6 @@ from gemma_thor_ros.ops.rounding import Array
 from gemma_thor_ros.ops.shapes import check
 
 _STAGE_TILES, _STAGES = 4, 3             # of a warp's ring in shared memory
-_STREAMED = False                        # whether a stream serves 2 rows or more, if it can
 _VOCAB_TILES = 16384                     # row tiles of a table of 262,144
 _WARPS, _FEWEST_WARPS = 16, 4            # of a block; the rings of so many fit anywhere
 
@@ -37,17 +36,14 @@ def head_nvfp4(logits: Any, x: Any, weight: Nvfp4Fragments, softcap: float, stre
     assert weight.num_outputs % 16 == 0, weight.num_outputs
     info, hardware = device.info(), device.has_e2m1_conversion()
     served = served_spec(weight.columns, num_rows, info.shared_bytes_per_block, hardware,
-                         info.num_multiprocessors, weight.num_row_tiles)
-    if served.file == 'gemv_nvfp4':
+                         weight.num_row_tiles)
+    if served.file != 'head_nvfp4':
         gemm_nvfp4.launch_single(logits, x, weight, served, float(softcap), stream)
-        return
-    if served.file == 'stream_nvfp4':
-        gemm_nvfp4.launch_stream(logits, x, weight, served, num_rows, float(softcap), stream)
         return
     kernel = device.compiled(served)
     constants = dict(kernel.spec.defines)
     groups = min(info.num_multiprocessors * constants['MIN_BLOCKS'],
-                 -(-weight.num_row_tiles // constants['WARPS']))
+                 -(-weight.num_row_tiles // (constants['WARPS'] * constants['ROW_TILES'])))
     device.launch(kernel, (groups, -(-num_rows // ROWS_PER_LAUNCH_TILE)), constants['WARPS'] * 32,
                   (logits, x, weight.codes, weight.scales, weight.row_scales, num_rows,
                    weight.num_row_tiles, weight.num_outputs, float(softcap)), stream,
@@ -55,25 +51,11 @@ def head_nvfp4(logits: Any, x: Any, weight: Nvfp4Fragments, softcap: float, stre
 
 
 def served_spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
-                multiprocessors: int = stream_nvfp4.MULTIPROCESSORS,
                 num_row_tiles: int = _VOCAB_TILES) -> KernelSpec:
-    """What serves so many rows: one row's own kernel or a stream where it can, else `spec`'s."""
-    if num_rows == 1:
-        found = gemm_nvfp4.single_spec(columns, False, hardware, num_row_tiles, shared_limit,
-                                       head=True)
-    else:
-        found = stream_spec(columns, num_rows, hardware, num_row_tiles, shared_limit,
-                            multiprocessors)
-    return found or spec(columns, num_rows, shared_limit, hardware)
-
-
-def stream_spec(columns: int, num_rows: int, hardware: bool, num_row_tiles: int,
-                shared_limit: int, multiprocessors: int, **override: int) -> KernelSpec | None:
-    """What is compiled for 2 rows or more as a stream; None: `spec` serves them."""
-    if not (_STREAMED or override):
-        return None
-    return stream_nvfp4.spec(columns, num_rows, 2, hardware, num_row_tiles,
-                             gemm_nvfp4.cut(columns), shared_limit, multiprocessors, **override)
+    """What serves so many rows: the kernel of one row alone where it can, else `spec`'s."""
+    single = gemm_nvfp4.single_spec(columns, False, hardware, num_row_tiles, shared_limit,
+                                    head=True) if num_rows == 1 else None
+    return single or spec(columns, num_rows, shared_limit, hardware)
 
 
 def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
@@ -86,7 +68,7 @@ def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
     constants = {
         'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': _WARPS, 'BLOCKS': blocks,
         'SINGLE': int(num_rows == 1), 'STAGED': 1, 'SEGMENT': gemm_nvfp4.cut(columns)[1],
-        'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES, 'MIN_BLOCKS': 1,
+        'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES, 'ROW_TILES': 1, 'MIN_BLOCKS': 1,
         'E2M1_HARDWARE': int(hardware), **override}
     if shared_bytes(constants) > shared_limit:
         constants['STAGED'] = 0

@@ -39,21 +39,20 @@ class Share(NamedTuple):
 
 
 @cache
-def spec(columns: int, num_tokens: int, form: int, hardware: bool, num_row_tiles: int,
+def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_row_tiles: int,
          cut: tuple[int, int], shared_limit: int, multiprocessors: int = MULTIPROCESSORS,
          **override: int) -> KernelSpec | None:
     """What is compiled, or None where gemm_nvfp4.cu serves; `override` is for measurements.
 
-    form: 0 plain, 1 gate and up, 2 the head. cut: parts of the columns and tiles of each. None: a
-    part is not full, or the rows do not fit into shared memory. The cheapest of all ways that fit;
-    none changes a bit of the result.
+    cut: parts of the columns and tiles of each. None: a part is not full, or the rows do not fit
+    into shared memory. The cheapest of all ways that fit; none changes a bit of the result.
     """
     parts, tiles = cut
     column_tiles = -(-columns // TILE_COLUMNS)
     if parts * tiles != column_tiles:
         return None
     fixed = {'COLUMNS': columns, 'COLUMN_TILES': column_tiles, 'K_WARPS': parts,
-             'WARP_TILES': tiles, 'BLOCKS': 1 if num_tokens <= 8 else 2, 'FORM': form,
+             'WARP_TILES': tiles, 'BLOCKS': 1 if num_tokens <= 8 else 2, 'GEGLU': int(interleaved),
              'E2M1_HARDWARE': int(hardware)}
     best: tuple[float, dict[str, int]] | None = None
     for cluster in CLUSTERS:
@@ -63,7 +62,7 @@ def spec(columns: int, num_tokens: int, form: int, hardware: bool, num_row_tiles
             for row_tiles in (1, 2, 3, 4):
                 for stage_tiles in (1, 2):
                     values = {**fixed, 'CLUSTER': cluster, 'TEAMS': teams, 'ROW_TILES': row_tiles,
-                              'STAGE_TILES': stage_tiles, **override}
+                              'STAGE_TILES': stage_tiles, 'HELD': 0, **override}
                     values.setdefault('STAGES', _stages(values, num_row_tiles, shared_limit,
                                                         multiprocessors))
                     if not fits(values, shared_limit):
@@ -101,6 +100,7 @@ def fits(values: dict[str, int], shared_limit: int) -> bool:
     count = warps(values)
     return (count <= _MOST_WARPS and values['STAGES'] >= 2
             and values['WARP_TILES'] % values['STAGE_TILES'] == 0
+            and values['STAGE_TILES'] * values['ROW_TILES'] <= 8
             and _registers(values) * count * 32 <= _REGISTERS
             and shared_bytes(values) + _FIXED_BYTES <= shared_limit)
 
@@ -138,7 +138,7 @@ def _turns(values: dict[str, int], num_row_tiles: int, multiprocessors: int) -> 
 
 def _rows_bytes(values: dict[str, int]) -> int:
     parts = -(-values['K_WARPS'] // values['CLUSTER'])
-    return parts * values['WARP_TILES'] * values['BLOCKS'] * 1024
+    return (1 - values['HELD']) * parts * values['WARP_TILES'] * values['BLOCKS'] * 1024
 
 
 def _totals_bytes(values: dict[str, int]) -> int:
@@ -149,4 +149,5 @@ def _totals_bytes(values: dict[str, int]) -> int:
 
 def _registers(values: dict[str, int]) -> int:
     """Of a thread, about: sums, a tile of rows, and what else a tile needs."""
-    return 56 + 8 * values['BLOCKS'] * (values['ROW_TILES'] + 1)
+    rows = values['WARP_TILES'] if values['HELD'] else 1
+    return (48 if values['HELD'] else 56) + 8 * values['BLOCKS'] * (values['ROW_TILES'] + rows)

@@ -38,7 +38,7 @@ ARCH = 'sm_90a'                          # the first that has the wait
 GEMM = gemm_nvfp4.spec(2816, 1, False, False, 512)
 SINGLE = gemm_nvfp4.single_spec(5376, True, False, 2688, 232448)
 SINGLE_AFFINE = gemm_affine.single_spec(5376, 4, 64, 'geglu', 232448, num_row_tiles=2688)
-STREAM = stream_nvfp4.spec(2816, 16, 0, False, 512, (11, 4), 232448)
+STREAM = stream_nvfp4.spec(2816, 16, False, False, 512, (11, 4), 232448)
 STREAM_BF16 = gemm_bf16.stream_spec(5632, 2816, 16, 'none', 232448)
 assert STREAM_BF16
 assert SINGLE and SINGLE_AFFINE and STREAM

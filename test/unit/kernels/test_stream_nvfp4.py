@@ -31,7 +31,7 @@ def test_what_is_planned_keeps_what_the_kernel_asks_for(row_tiles: int, columns:
                                                         multiprocessors: int) -> None:
     for rows in (2, 16):
         for cluster in (1, 2, 4, 8):
-            spec = stream_nvfp4.spec(columns, rows, 0, False, row_tiles,
+            spec = stream_nvfp4.spec(columns, rows, False, False, row_tiles,
                                      gemm_nvfp4.cut(columns), limit, multiprocessors,
                                      CLUSTER=cluster)
             if spec is None:
@@ -48,20 +48,20 @@ def test_what_is_planned_keeps_what_the_kernel_asks_for(row_tiles: int, columns:
 
 
 def test_the_cheapest_way_that_fits_is_taken() -> None:
-    found = [stream_nvfp4.spec(2816, 16, 0, False, 512, (11, 4), LARGE, 132, ROW_TILES=count)
+    found = [stream_nvfp4.spec(2816, 16, False, False, 512, (11, 4), LARGE, 132, ROW_TILES=count)
              for count in (1, 2, 4)]
     costs = [stream_nvfp4.cost(dict(spec.defines), 512, 132) for spec in found if spec]
-    best = stream_nvfp4.spec(2816, 16, 0, False, 512, (11, 4), LARGE, 132)
+    best = stream_nvfp4.spec(2816, 16, False, False, 512, (11, 4), LARGE, 132)
     assert best and len(costs) == 3
     assert stream_nvfp4.cost(dict(best.defines), 512, 132) <= min(costs)
 
 
 def test_where_no_stream_serves() -> None:
     cut = gemm_nvfp4.cut(64 * 17)
-    assert stream_nvfp4.spec(64 * 17, 16, 0, False, 512, cut, LARGE) is None  # a tile too many
+    assert stream_nvfp4.spec(64 * 17, 16, False, False, 512, cut, LARGE) is None  # a tile too many
     cut = gemm_nvfp4.cut(8192)                       # 262 KB of rows in one block
-    assert stream_nvfp4.spec(8192, 16, 0, False, 512, cut, LARGE, CLUSTER=1) is None
-    assert stream_nvfp4.spec(8192, 16, 0, False, 512, cut, LARGE, CLUSTER=4)
-    assert stream_nvfp4.spec(8192, 16, 0, False, 512, cut, SMALL, CLUSTER=4) is None
+    assert stream_nvfp4.spec(8192, 16, False, False, 512, cut, LARGE, CLUSTER=1) is None
+    assert stream_nvfp4.spec(8192, 16, False, False, 512, cut, LARGE, CLUSTER=4)
+    assert stream_nvfp4.spec(8192, 16, False, False, 512, cut, SMALL, CLUSTER=4) is None
     spec = gemm_nvfp4.served_spec(64 * 17, 16, False, False, 512, LARGE, 132)
     assert spec.file == 'gemm_nvfp4'
