@@ -15,7 +15,7 @@ import statistics
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,21 +41,16 @@ LAUNCHES = 48
 VARIANTS: dict[tuple[str, bool, int], tuple[dict[str, int], ...]] = {
     ('full', True, 1): ({}, {'MIN_BLOCKS': 1}), ('sliding', True, 1): ({}, {'MIN_BLOCKS': 1}),
     ('sliding', False, 1): ({}, {'MIN_BLOCKS': 1})}
-# of a verify step's attention, by layer; CHUNK is that of all rows, COLUMNS_EACH of the sum
-VERIFY_DEPTHS = (1040, 4112)             # a step behind that many less 16: one chunk more
-TILES: dict[str, tuple[dict[str, int], ...]] = {
-    'sliding': ({'NT': 4, 'MIN_BLOCKS': 1}, {'NT': 4, 'MIN_BLOCKS': 2},
-                {'NT': 2, 'MIN_BLOCKS': 2}),
-    'cluster': ({'NT': 2, 'MIN_BLOCKS': 2, 'CLUSTER': 8},
-                {'NT': 2, 'MIN_BLOCKS': 1, 'CLUSTER': 8}),
-    'full': ({'NT': 4, 'MIN_BLOCKS': 1}, {'NT': 2, 'MIN_BLOCKS': 2}, {'NT': 2, 'MIN_BLOCKS': 1})}
-CHUNKS = (64, 128)
-SINGLE: dict[str, tuple[dict[str, int], ...]] = {
-    'sliding': ({},), 'cluster': ({'CLUSTER': 8},), 'full': ({},)}
-SUM_COLUMNS = (1, 2, 4)
+# A step's attention by ways, of several rows and of one; the spec does not say CHUNK and CLUSTER.
+VERIFY_DEPTHS = (256, 600, 1040, 4112)   # a step behind 1,024 rows sees one chunk more
+LONG_DEPTHS = (16384, 131072)            # of one row, without a window
+WAYS: dict[tuple[str, int], tuple[dict[str, int], ...]] = {
+    ('sliding', 16): ({}, {'MIN_BLOCKS': 1}),
+    ('sliding', 1): ({}, {'FAR': 0}, {'CLUSTER': 1}),
+    ('full', 16): ({}, {'NT': 2, 'MIN_BLOCKS': 2}, {'FAR': 0}, {'FAR': 4}, {'CHUNK': 64}),
+    ('full', 1): ({}, {'FAR': 0}, {'FAR': 4}, {'CHUNK': 64}, {'CHUNK': 64, 'FAR': 0})}
 ROUTE_VARIANTS: dict[int, tuple[dict[str, int], ...]] = {
-    1: ({}, {'EIGHTS': 2}), 16: ({}, {'EIGHTS': 1}, {'EIGHTS': 4, 'MIN_BLOCKS': 1})}
-ROUTE_CLUSTERS = {rows: ({'EIGHTS': 2, 'CLUSTER': 8, 'MIN_BLOCKS': 1},) for rows in (1, 16)}
+    1: ({},), 16: ({}, {'EIGHTS': 2})}
 CACHE_BYTES = 512 << 20                  # of pages in turn, eight times an H200's L2
 
 
@@ -112,7 +107,7 @@ def routes(bench: Bench) -> None:
                           bench.stream), rows=rows)
 
 
-def half_layers(bench: Bench, variants: dict[int, tuple[dict[str, int], ...]]) -> None:
+def half_layers(bench: Bench) -> None:
     """Norms and router in one launch, and in two."""
     cp = bench.cp
     weight = [bf16(bench, EXPERTS, HIDDEN) for _ in range(8)]
@@ -137,7 +132,7 @@ def half_layers(bench: Bench, variants: dict[int, tuple[dict[str, int], ...]]) -
             moe_route.moe_route(*results, outs[2], weight[i % 8], scale, sequences, bench.stream)
 
         num_bytes = moe_route.bytes_moved(rows, HIDDEN, EXPERTS, 2)
-        for variant in variants[rows]:
+        for variant in ROUTE_VARIANTS[rows]:
             with constants(moe_route, 'add_spec', **variant):
                 bench.measure('moe_route_add', num_bytes, together, rows=rows, **variant)
         bench.measure('rms_norm_add + moe_route', num_bytes, apart, rows=rows)
@@ -236,68 +231,75 @@ def measure_append(bench: Bench, p: Pages, out: Any, scratch: Any, spans: Any, n
 
 
 @contextmanager
-def chunks_of(keys: int) -> Iterator[None]:
-    """Cut keys into other chunks."""
-    original, attention._CHUNK = attention._CHUNK, keys
-    try:
-        yield
-    finally:
-        attention._CHUNK = original
+def way(variant: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Launch attention in another way; what is left for the spec."""
+    rest = dict(variant)
+    with ExitStack() as stack:
+        for name, value in (('_CHUNK', rest.pop('CHUNK', 0)),
+                            ('_cluster', rest.pop('CLUSTER', 0))):
+            if value:
+                chosen: Any = value if name == '_CHUNK' else partial(_always, value)
+                stack.callback(setattr, attention, name, getattr(attention, name))
+                setattr(attention, name, chosen)
+        yield rest
 
 
-def sums_of(name: str, variant: dict[str, int]) -> tuple[int, ...]:
-    """The columns of a lane in the sum that are timed with a variant."""
-    return SUM_COLUMNS if variant is TILES[name][0] else SUM_COLUMNS[1:2]
+def _always(value: int, *_: Any) -> int:
+    return value
 
 
-def verify(bench: Bench, name: str) -> None:
-    """Attention and sum of 16 rows of one sequence by variants, and of one row."""
-    cp, rows = bench.cp, 16
-    geometry = 'full' if name == 'full' else 'sliding'
-    dim, kv, group, window, pairs, has_v = GEOMETRIES[geometry]
+def ways_specs(name: str, rows: int) -> list[Any]:
+    """What the ways of a layer launch."""
+    dim, kv, group, window, pairs, has_v = GEOMETRIES[name]
     specs = []
-    for chunk, fp8 in ((c, f) for c in CHUNKS for f in (True, False)):
+    for variant, fp8 in ((v, f) for v in WAYS[name, rows] for f in (True, False)):
         sizes = dim, group, kv, PAGE_SIZE, window, fp8
-        with chunks_of(chunk):
-            specs += [attention.spec('attention_decode', *sizes, rows, **variant)
-                      for variant in TILES[name]]
-            specs += [attention.spec('attention_decode_combine', *sizes, rows, **variant,
-                                     COLUMNS_EACH=columns)
-                      for variant in TILES[name] for columns in sums_of(name, variant)]
-            specs += [*(attention.append_spec(*sizes, has_v, pairs, **variant)
-                        for variant in SINGLE[name]),
-                      attention.spec('attention_decode_combine', *sizes, 1)]
-    compile_together(list(dict.fromkeys(specs)))
-    for fp8, depth, chunk in ((f, d, c) for f in (True, False) for d in (256, *VERIFY_DEPTHS)
-                              for c in CHUNKS):
-        p = Pages(bench, geometry, fp8, depth)
-        with chunks_of(chunk):
-            most = attention.max_chunks(8192, p.window)
-            q, out = (bf16(bench, rows, p.heads, p.dim) for _ in range(2))
-            scratch = attention.AttentionScratch.empty(cp, rows, 1, p.heads, p.dim, most)
-            spans = cp.asarray(np.array([[0, rows, depth - rows, 0]], np.int32))
-            one = cp.asarray(np.array([[0, 1, depth - 1, 0]], np.int32))
+        with way(variant) as rest:
+            specs.append(attention.spec('attention_decode_combine', *sizes, rows, **rest))
+            cluster = attention._cluster({'B': 1, 'D': dim, 'Q': kv * group, 'KV': kv}, window,
+                                         rows)
+            if rows == 1:
+                specs.append(attention.append_spec(*sizes, has_v, pairs, CLUSTER=cluster, **rest))
+                specs.append(attention.spec('attention_decode_combine', *sizes, rows))
+            else:
+                specs.append(attention.spec('attention_decode', *sizes, rows, CLUSTER=cluster,
+                                            **rest))
+    return specs
 
-            def run(i: int, p: Pages = p, q: Any = q, out: Any = out, scratch: Any = scratch,
-                    spans: Any = spans) -> None:
-                attention.attention_decode(out, q, *p.pages, scratch, spans,
-                                           p.tables[i % p.copies], (p.ones, p.ones), p.window,
-                                           rows, bench.stream)
 
-            num_bytes = attention.bytes_moved(p.seen, rows, p.heads, p.kv, p.dim, p.element)
-            context = {'layer': name, 'kv': 'fp8' if fp8 else 'bf16', 'depth': depth,
-                       'rows': rows, 'chunk': chunk}
-            for variant in TILES[name] if depth > 256 else ():
-                for columns in sums_of(name, variant):
-                    original = attention._COMBINE_COLUMNS
-                    attention._COMBINE_COLUMNS = columns
-                    with constants(attention, 'spec', **variant):
-                        bench.measure('attention', num_bytes, run, LAUNCHES, **context,
-                                      columns=columns, **variant)
-                    attention._COMBINE_COLUMNS = original
-            measure_append(bench, p, out[:1], attention.AttentionScratch(
-                scratch.partial[:1], scratch.partial_ml[:1], scratch.tickets), one, num_bytes,
-                context | {'rows': 1}, SINGLE[name])
+def ways(bench: Bench, name: str) -> None:
+    """Attention and sum of 16 rows of one sequence and of one row, by ways."""
+    cp, rows = bench.cp, 16
+    compile_together(list(dict.fromkeys(ways_specs(name, rows) + ways_specs(name, 1))))
+    window = GEOMETRIES[name][3]
+    depths = VERIFY_DEPTHS if window else VERIFY_DEPTHS + LONG_DEPTHS
+    for fp8, depth in ((f, d) for f in (True, False) for d in depths):
+        p = Pages(bench, name, fp8, depth)
+        most = max(attention.max_chunks(max(depth, 8192), window), 129 if not window else 0)
+        q, out = (bf16(bench, rows, p.heads, p.dim) for _ in range(2))
+        scratch = attention.AttentionScratch.empty(cp, rows, 1, p.heads, p.dim, most)
+        single = attention.AttentionScratch(scratch.partial[:1], scratch.partial_ml[:1],
+                                            scratch.tickets)
+        spans = cp.asarray(np.array([[0, rows, depth - rows, 0]], np.int32))
+        one = cp.asarray(np.array([[0, 1, depth - 1, 0]], np.int32))
+
+        def run(i: int, p: Pages = p, q: Any = q, out: Any = out, scratch: Any = scratch,
+                spans: Any = spans) -> None:
+            attention.attention_decode(out, q, *p.pages, scratch, spans, p.tables[i % p.copies],
+                                       (p.ones, p.ones), p.window, rows, bench.stream)
+
+        num_bytes = attention.bytes_moved(p.seen, rows, p.heads, p.kv, p.dim, p.element)
+        context = {'layer': name, 'kv': 'fp8' if fp8 else 'bf16', 'depth': depth}
+        for variant in WAYS[name, rows] if depth not in LONG_DEPTHS else ():
+            with way(variant) as rest, constants(attention, 'spec', **rest):
+                bench.measure('attention', num_bytes, run, LAUNCHES, **context, rows=rows,
+                              **variant)
+        for variant in WAYS[name, 1]:
+            with way(variant) as rest:
+                measure_append(bench, p, out[:1], single, one, num_bytes,
+                               context | {'rows': 1} | {key: value for key, value in
+                                                        variant.items() if key not in rest},
+                               (rest,))
 
 
 def append(bench: Bench) -> None:
@@ -347,10 +349,9 @@ def samplers(bench: Bench) -> None:
 
 
 PARTS = {'norms': norms, 'routes': routes, 'append': append,
-         'half_layers': partial(half_layers, variants=ROUTE_VARIANTS),
-         'half_clusters': partial(half_layers, variants=ROUTE_CLUSTERS),
+         'half_layers': half_layers,
          'samplers': samplers, 'attend': attend,
-         **{f'verify_{name}': partial(verify, name=name) for name in TILES}}
+         **{f'ways_{name}': partial(ways, name=name) for name in GEOMETRIES}}
 
 
 def main() -> int:

@@ -51,8 +51,9 @@
 // PRECOND (FP8): |q| < 65,504
 // PRECOND (APPEND): T and B are 1; gridDim.x >= KV, so that a row's own key is a block's first item
 // Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), CHUNK, NT (1, 2, 4), MIN_BLOCKS
-// resident on a multiprocessor; with APPEND also HAS_V and PAIRS; for attention_decode_combine
-// COLUMNS_EACH (1, 2, 4)
+// resident on a multiprocessor, CLUSTER (blocks of one, 1: none), FAR (tiles that are fetched into
+// the L2 cache ahead); with APPEND also HAS_V and PAIRS; for attention_decode_combine COLUMNS_EACH
+// (1, 2, 4)
 
 #ifndef APPEND
 #define APPEND 0
@@ -60,6 +61,9 @@
 
 #ifndef CLUSTER
 #define CLUSTER 1
+#endif
+#ifndef FAR
+#define FAR 0
 #endif
 #if defined(__CUDACC_RTC__) && __CUDA_ARCH__ < 900       // which has no clusters
 #undef CLUSTER
@@ -166,6 +170,16 @@ __device__ __forceinline__ void attend(
     const int own_key = warp % KEY_GROUPS * 16 + lane / 4;
     Pages places = find_pages(page_table + (u64)item.sequence * max_pages, tile_key, low_key,
                               end_key, warp);
+    FarRow far[FAR > 0 ? FAR : 1];       // of what comes behind the first tile
+#pragma unroll
+    for (int i = 0; i < FAR; ++i) {
+        // in a cluster of one tile an item the next one is a chunk of its own
+        const int ahead_by = (i + 1) * (CLUSTER > 1 ? -CLUSTER * TILE : TILE);
+        const int stop = CLUSTER > 1 ? item.start : min(item.stop, item.start);
+        far[i] = find_far(page_table + (u64)item.sequence * max_pages,
+                          (CLUSTER > 1 ? chunk_start(item.chunk) : tile_key) + ahead_by, low_key,
+                          stop);
+    }
     // keys before the first row's are in the pages
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -175,6 +189,8 @@ __device__ __forceinline__ void attend(
                       key >= low_key && key < item.start, warp, lane);
     }
     load_v(v, v_pages, places, item.kv, tile_key, low_key, item.start, true, warp, lane);
+#pragma unroll
+    for (int i = 0; i < FAR; ++i) fetch_far(far[i], k_pages, v_pages, item.kv);
     Item next = item;
     bool more = find_item(next, index_of(++round), spans, num_spans);
     if (threadIdx.x == 0) {
@@ -231,6 +247,11 @@ __device__ __forceinline__ void attend(
         const int then_end = any ? then->start + then->num_rows : 0;
         places = find_pages(page_table + (u64)then->sequence * max_pages, next_key, then_low,
                             then_end, warp);
+        // a window has too few keys for it
+        const bool farther = FAR > 0 && WINDOW == 0;
+        if (farther)
+            far[0] = find_far(page_table + (u64)then->sequence * max_pages,
+                              next_key + FAR * TILE, then_low, min(then_end, then->stop));
         const float to_base_2 = key_scales[own->kv];
         const int start = own->start, end = start + own->num_rows, group = own->group;
         wait_for_copies<0>();
@@ -242,6 +263,7 @@ __device__ __forceinline__ void attend(
                       (key >= then_low) & (key < then_end), warp, lane);
         }
         commit_copies();
+        if (farther) fetch_far(far[0], k_pages, v_pages, then_kv);
         __syncthreads();
         uint2 p[TILE / 16];
         float shrink[NT][2];             // of queries 2 t and 2 t + 1

@@ -130,6 +130,31 @@ __device__ __forceinline__ Pages find_pages(const int* table, int tile_key, int 
     return pages;
 }
 
+// FAR tiles are brought into the L2 cache before their copies and loads, which hold a register or a
+// place in shared memory for each byte under way: as many bytes more, and other pages are new to the
+// caches of addresses. The key of a tile's row that this thread asks for, and the page it is in.
+struct FarRow {
+    int key, page;
+};
+
+__device__ __forceinline__ FarRow find_far(const int* table, int tile_key, int low, int high) {
+    FarRow row = {tile_key + (int)threadIdx.x % TILE, -1};
+    if (FAR > 0 && threadIdx.x < 2 * TILE && row.key >= low && row.key < high)
+        row.page = table[row.key / S];
+    return row;
+}
+
+// K by the first half of the threads that have one, V by the other.
+__device__ __forceinline__ void fetch_far(const FarRow& row, const u8* k_pages, const u8* v_pages,
+                                          int kv) {
+#if __CUDA_ARCH__ >= 900
+    if (row.page < 0) return;
+    const u8* from = (threadIdx.x < TILE ? k_pages : v_pages)
+                     + (((u64)row.page * S + row.key % S) * KV + kv) * (D * ELEMENT);
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "n"(D * ELEMENT));
+#endif
+}
+
 // K of one of this lane's two keys (place 0 or 1) of the tile, on its way into shared memory, where
 // only this lane reads it; zeros where it is not `real`, and then its place is not read.
 __device__ __forceinline__ void request_k(uint4* k_tile, const u8* pages, int page, int kv, int key,

@@ -8,9 +8,11 @@ here. Called once per layer, after kv_append.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.shapes import check
@@ -18,12 +20,14 @@ from gemma_thor_ros.ops.shapes import check
 MAX_SPAN_ROWS = 16                       # of one sequence
 _TILE = 64                               # keys
 _CHUNK = 128                             # keys of a chunk below _FLAT_KEYS
+_WINDOW_CHUNK = 64                       # and where there is a window
 _FLAT_KEYS = 8192
 _DOUBLING = 64
 _WARPS = 8
 _SPLIT_ROWS = 4
 _GROUP_CHUNKS, _MAX_CHUNKS = 32, 512     # as in kernels/attention_combine.cuh
-_COMBINE_COLUMNS = 2                     # of a lane, in the launch that adds chunks of many rows
+_CLUSTER = 8                             # blocks of a cluster; 1: none
+_FAR = 2                                 # tiles that are fetched into the L2 ahead
 # Up to this many (query, 128 columns) of so few chunks the block that ends last adds the partial
 # results alone. A round of its eight warps takes half of that columns and reads eight chunks at a
 # time, about 0.6 us each, so with more a launch that spreads them over the device costs less
@@ -56,18 +60,25 @@ class AttentionScratch:
 def chunk_of(position: int, window: int | None) -> int:
     """The chunk that holds a key position."""
     if window is not None or position < _FLAT_KEYS:
-        return position // _CHUNK
+        return position // _chunk(window)
     level = (position // _FLAT_KEYS).bit_length() - 1
-    flat = _FLAT_KEYS // _CHUNK
-    return flat + level * _DOUBLING + position // (_TILE << (level + 1)) - _DOUBLING
+    flat = _FLAT_KEYS // _CHUNK - _DOUBLING
+    return flat + level * _DOUBLING + position // (_TILE << (level + 1))
 
 
 def max_chunks(context_length: int, window: int | None) -> int:
     """Chunks that the rows of one sequence can see together below a context length."""
     if window is None or window >= context_length:
         return chunk_of(context_length - 1, window) + 1
-    keys = window - 1 + MAX_SPAN_ROWS
-    return min((keys - 2) // _CHUNK + 2, chunk_of(context_length - 1, window) + 1)
+    return min(_most_seen(window), chunk_of(context_length - 1, window) + 1)
+
+
+def _chunk(window: int | None) -> int:
+    return _WINDOW_CHUNK if window else _CHUNK
+
+
+def _most_seen(window: int) -> int:
+    return (window + MAX_SPAN_ROWS - 3) // _WINDOW_CHUNK + 2
 
 
 def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: AttentionScratch,
@@ -84,7 +95,8 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
     shape = _scratch_shape(scratch, sizes)
     assert sizes['four'] == 4 and 0 < max_rows <= MAX_SPAN_ROWS, (sizes, max_rows)
     attention = spec('attention_decode', sizes['D'], sizes['Q'] // sizes['KV'], sizes['KV'],
-                     sizes['S'], window, k_pages.dtype.itemsize == 1, max_rows)
+                     sizes['S'], window, k_pages.dtype.itemsize == 1, max_rows,
+                     CLUSTER=_cluster(sizes, window, max_rows))
     _launch(attention, sizes, shape, out, scratch, q, (k_pages, v_pages), scales, spans,
             page_table, (), max_rows, stream)
 
@@ -107,7 +119,8 @@ def attention_append(out: Any, qkv: Any, k_pages: Any, v_pages: Any, scratch: At
     assert has_v or sizes['N'] == (num_heads - sizes['KV']) * sizes['D'], sizes
     assert sizes['T'] == sizes['B'] == 1 and sizes['four'] == 4 and can_append(sizes['KV']), sizes
     attention = append_spec(sizes['D'], sizes['Q'] // sizes['KV'], sizes['KV'], sizes['S'], window,
-                            k_pages.dtype.itemsize == 1, has_v, turns.shape[0])
+                            k_pages.dtype.itemsize == 1, has_v, turns.shape[0],
+                            CLUSTER=_cluster(sizes, window, 1))
     _launch(attention, sizes, shape, out, scratch, qkv, (k_pages, v_pages), scales, spans,
             page_table, (*norms, turns, *inverse_scales, float(eps)), 1, stream)
 
@@ -115,6 +128,22 @@ def attention_append(out: Any, qkv: Any, k_pages: Any, v_pages: Any, scratch: At
 def can_append(num_kv_heads: int) -> bool:
     """Whether `attention_append` runs here: the last chunk of each kv head is a block's first."""
     return num_kv_heads <= device.info().num_multiprocessors
+
+
+def _cluster(sizes: dict[str, int], window: int | None, max_rows: int) -> int:
+    """The blocks of one sequence are clusters where the device has them; of more they fill it."""
+    alone = sizes['B'] == 1 and compiler.arch_number(device.info().arch) >= 90
+    queries = max_rows * sizes['Q'] // sizes['KV']
+    return most_in_cluster(sizes['D'], queries, window) if alone else 1
+
+
+def most_in_cluster(head_dim: int, queries: int, window: int | None) -> int:
+    """Blocks of a kv head that share chunks: see kernels/attention_cluster.cuh; 1: none.
+
+    A chunk behind another costs more than what a cluster of many queries saves.
+    """
+    fits = window and _most_seen(window) <= _GROUP_CHUNKS and queries <= 8
+    return _CLUSTER if fits and head_dim == 256 else 1
 
 
 def _scratch_shape(scratch: AttentionScratch, sizes: dict[str, int]) -> tuple[int, ...]:
@@ -133,7 +162,7 @@ def _launch(attention: KernelSpec, sizes: dict[str, int], shape: tuple[int, ...]
     fused = (max_rows * group * (sizes['D'] // 128) <= _MAX_FUSED
              and shape[2] <= _MAX_FUSED_CHUNKS)
     shared = sizes['B'] * sizes['KV'] * -(-max_rows * group // (8 * tiles))
-    cluster, sent = constants.get('CLUSTER', 1), 0
+    cluster, sent = constants['CLUSTER'], 0
     if cluster > 1:
         blocks = shared * cluster
         sent = _sent_bytes(constants['WINDOW'], tiles)
@@ -164,7 +193,7 @@ def query_tiles(head_dim: int, group: int, fp8: bool, max_rows: int) -> int:
     More would not fit into the registers, nor two tiles more of bf16 into 99 KB; of head dim 256
     two let two blocks be resident.
     """
-    most = 4 if head_dim == 512 and fp8 else 2
+    most = 2 if head_dim == 512 and not fp8 else 4
     wanted = -(-max_rows * group // 8)
     return min(most, 1 << (wanted - 1).bit_length())
 
@@ -180,7 +209,7 @@ def shared_bytes(head_dim: int, tiles: int, fp8: bool) -> int:
 
 def _sent_bytes(window: int, tiles: int) -> int:
     """Shared memory for what the blocks of a cluster send: see kernels/attention_cluster.cuh."""
-    return ((window + 13) // _CHUNK + 2) * 8 * tiles * (32 * 4 + 8)
+    return _most_seen(window) * 8 * tiles * (32 * 4 + 8)
 
 
 def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: int,
@@ -193,13 +222,27 @@ def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: in
     tiles = query_tiles(head_dim, group, fp8, max_rows)
     # two blocks have twice the bytes under way; of head dim 512 the registers allow it where rows
     # are few and the cache is FP8
-    pair = tiles <= (2 if head_dim == 256 else int(fp8))
+    pair = head_dim == 256 or tiles <= int(fp8)
     constants = {'D': head_dim, 'GROUP': group, 'KV': num_kv_heads, 'S': page_size,
-                 'WINDOW': window or 0, 'FP8': int(fp8), 'CHUNK': _CHUNK, 'NT': tiles,
+                 'WINDOW': window or 0, 'FP8': int(fp8), 'CHUNK': _chunk(window), 'NT': tiles,
                  'MIN_BLOCKS': 2 if pair else 1}
     if entry == 'attention_decode_combine':
-        constants['COLUMNS_EACH'] = _COMBINE_COLUMNS if max_rows > _SPLIT_ROWS else 1
+        columns = 2 if head_dim == 256 else 4            # of a lane
+        constants['COLUMNS_EACH'] = columns if max_rows > _SPLIT_ROWS else 1
+    else:
+        constants |= {'CLUSTER': 1, 'FAR': _FAR}
     return KernelSpec.of('attention_decode', entry, **constants | override)
+
+
+def decode_specs(head_dim: int, group: int, num_kv_heads: int, page_size: int,
+                 window: int | None, fp8: bool, rows: Iterable[int]) -> list[KernelSpec]:
+    """What `attention_decode` launches for these numbers of rows, of one or of more sequences."""
+    sizes = head_dim, group, num_kv_heads, page_size, window, fp8
+    return list(dict.fromkeys(made for count in rows for made in (
+        spec('attention_decode', *sizes, count),
+        spec('attention_decode', *sizes, count,
+             CLUSTER=most_in_cluster(head_dim, count * group, window)),
+        spec('attention_decode_combine', *sizes, count))))
 
 
 def append_spec(head_dim: int, group: int, num_kv_heads: int, page_size: int,
@@ -209,6 +252,14 @@ def append_spec(head_dim: int, group: int, num_kv_heads: int, page_size: int,
     assert num_pairs % 8 == 0, num_pairs
     return spec('attention_append', head_dim, group, num_kv_heads, page_size, window, fp8, 1,
                 APPEND=1, HAS_V=int(has_v), PAIRS=num_pairs, **override)
+
+
+def append_specs(head_dim: int, group: int, num_kv_heads: int, page_size: int,
+                 window: int | None, fp8: bool, has_v: bool, num_pairs: int) -> list[KernelSpec]:
+    """What `attention_append` launches, with and without clusters."""
+    return [append_spec(head_dim, group, num_kv_heads, page_size, window, fp8, has_v, num_pairs,
+                        CLUSTER=cluster)
+            for cluster in sorted({1, most_in_cluster(head_dim, group, window)})]
 
 
 def bytes_moved(num_keys: int, num_tokens: int, num_q_heads: int, num_kv_heads: int,

@@ -120,10 +120,9 @@ def mtp_specs(config: Assistant, windows: dict[str, int | None], page_size: int,
         products += [(q_size, hidden), (hidden, q_size)]
         specs.append(draft_heads.spec(shape.head_dim, shape.num_q_heads, 0, shape.num_q_heads,
                                       shape.num_rotary_pairs))
-        specs += [attention_decode.spec(entry, shape.head_dim,
-                                        shape.num_q_heads // shape.num_kv_heads,
-                                        shape.num_kv_heads, page_size, windows[kind], fp8, 1)
-                  for entry in ('attention_decode', 'attention_decode_combine')]
+        specs += attention_decode.decode_specs(
+            shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads, page_size,
+            windows[kind], fp8, (1,))
     specs += [gemm_bf16.served_spec(columns, outputs, 1, 'none', shared_limit)
               for outputs, columns in products]
     return list(dict.fromkeys(specs))

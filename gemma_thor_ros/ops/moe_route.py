@@ -9,12 +9,13 @@ not sum to 1. That equals softmax over all experts, top K, renormalise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.linear import CPU_TILES, LinearWeight, RowTiles, linear_ref
@@ -26,6 +27,7 @@ from gemma_thor_ros.ops.shapes import check
 _MOST_TOGETHER = 256                     # experts: threads of a block
 _MOST_ADDED, _MOST_COLUMNS = 16, 4096    # rows of moe_route_add, and numbers of each
 _FEW_ROWS = 4
+_CLUSTER = 8                             # blocks of a cluster; 1: none
 _ROWS = 16                               # of one tile
 
 
@@ -94,7 +96,10 @@ def moe_route_add(expert_ids: Any, expert_weights: Any, scores: Any, tickets: An
     need = scratch_sizes(sizes['T'], sizes['H'], sizes['E'])
     assert can_add(sizes['T'], sizes['H'], sizes['E']) and scores.size >= need[0], (sizes, need)
     assert tickets.size >= need[1], (tickets.size, need)
-    chosen = add_spec(sizes['H'], sizes['E'], sizes['K'], parts, sizes['T'])
+    cluster = 1
+    if sizes['T'] <= _FEW_ROWS and compiler.arch_number(device.info().arch) >= 90:
+        cluster = _CLUSTER
+    chosen = add_spec(sizes['H'], sizes['E'], sizes['K'], parts, sizes['T'], cluster)
     values = dict(chosen.defines)
     if values['CLUSTER'] > 1:
         grid, threads = (values['CLUSTER'], 1, sizes['T']), 256 * values['SPLITS']
@@ -128,18 +133,30 @@ def spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1) ->
 
 
 def add_spec(hidden_size: int, num_experts: int, num_chosen: int, parts: int = 1,
-             num_rows: int = 1, **override: int) -> KernelSpec:
-    """What is compiled for `moe_route_add`.
+             num_rows: int = 1, cluster: int = 1, **override: int) -> KernelSpec:
+    """What is compiled for `moe_route_add`; cluster: blocks of one.
 
     Each block of a row does its norms anew: among several rows there are fewer of them.
     """
     constants = dict(spec(hidden_size, num_experts, num_chosen, parts).defines)
-    constants |= {'CLUSTER': 1, 'EIGHTS': 2 if num_rows > _FEW_ROWS else 1, 'MIN_BLOCKS': 2}
+    eighths = 4 if num_rows > _FEW_ROWS else 1
+    if cluster > 1:
+        eighths = -(-num_experts // (8 * cluster))
+    constants |= {'CLUSTER': cluster, 'EIGHTS': eighths, 'MIN_BLOCKS': 2 if eighths == 1 else 1}
     return KernelSpec.of('moe_route_add', **constants | override)
 
 
 def _splits(hidden_size: int) -> int:
     return 2 if hidden_size > 1024 else 1
+
+
+def add_specs(hidden_size: int, num_experts: int, num_chosen: int,
+              rows: Iterable[int]) -> list[KernelSpec]:
+    """What `moe_route_add` launches for these numbers of rows, with and without clusters."""
+    return list(dict.fromkeys(
+        add_spec(hidden_size, num_experts, num_chosen, 1, count, cluster)
+        for count in rows for cluster in ((1, _CLUSTER) if count <= _FEW_ROWS else (1,))
+        if can_add(count, hidden_size, num_experts)))
 
 
 def bytes_moved(num_tokens: int, hidden_size: int, num_experts: int, element_bytes: int) -> int:

@@ -57,20 +57,16 @@ def row_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geo
                                 num_chosen=experts[1], parts=count)
                   for count in sorted({0, parts})]
         specs += [moe_route.spec(hidden_size, *experts)]
-        specs += [moe_route.add_spec(hidden_size, *experts, num_rows=count) for count in rows
-                  if moe_route.can_add(count, hidden_size, experts[0])]
+        specs += moe_route.add_specs(hidden_size, *experts, rows)
     else:
         specs.append(rms_norm.spec('rms_norm_add', hidden_size, outputs=1))
     for shape in geometries:
         specs.append(kv_append.spec(
             shape.head_dim, shape.num_q_heads, shape.num_kv_heads, shape.has_v_proj,
             shape.num_rotary_pairs, page_size, fp8))
-        specs += [attention_decode.spec(
-            entry, shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads,
-            page_size, shape.window, fp8, count)
-            for entry in ('attention_decode', 'attention_decode_combine') for count in rows]
-        specs.append(attention_decode.append_spec(
-            shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads, page_size,
-            shape.window, fp8, shape.has_v_proj, shape.num_rotary_pairs))
+        sizes = (shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads,
+                 page_size, shape.window, fp8)
+        specs += attention_decode.decode_specs(*sizes, rows)
+        specs += attention_decode.append_specs(*sizes, shape.has_v_proj, shape.num_rotary_pairs)
     specs += sample.specs()
     return list(dict.fromkeys(specs))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -252,16 +251,17 @@ def test_one_launch_does_what_two_do(machine: Machine, shape: Geometry, has_v: b
 @pytest.mark.parametrize('fp8', [False, True])
 @pytest.mark.parametrize(('shape', 'spans'), [
     (DEMO, [(0, 16, 700)]), (NARROW, [(0, 1, 300)]),
-    (NARROW, [(2, 3, 200), (5, 0, 0), (5, 16, 7)]), (SLIDING, [(0, 16, 1024)]), (SLIDING, [(0, 1, 3000), (1, 7, 500)])])
+    (NARROW, [(2, 3, 200), (5, 0, 0), (5, 16, 7)]), (SLIDING, [(0, 16, 1024)]),
+    (SLIDING, [(0, 1, 3000), (1, 7, 500)])])
 def test_a_cluster_changes_no_bit(machine: Machine, shape: Geometry, spans: list[Span],
                                   fp8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if machine.small and (shape is SLIDING or (shape is DEMO) != fp8):
         pytest.skip('large, for a device')
     pages = Pages(shape, [max(start + count, 1) for _, count, start in spans], 16, fp8)
     q = queries(shape, 24)
-    monkeypatch.setattr(op, 'spec', partial(op.spec, CLUSTER=1))
+    monkeypatch.setattr(op, '_cluster', lambda *_: 1)
     apart = attend(machine, pages, q, spans)
-    monkeypatch.setattr(op, 'spec', partial(op.spec, CLUSTER=8))
+    monkeypatch.setattr(op, '_cluster', lambda *_: 8)
     together = attend(machine, pages, q, spans)
     assert np.array_equal(together, apart)
 
@@ -273,8 +273,9 @@ def test_a_cluster_appends(machine: Machine, shape: Geometry, position: int, fp8
                            monkeypatch: pytest.MonkeyPatch) -> None:
     if machine.small and (shape is SLIDING or not fp8):
         pytest.skip('large, for a device')
+    monkeypatch.setattr(op, '_cluster', lambda *_: 1)
     two = appended(machine, shape, True, fp8, position, False)
-    monkeypatch.setattr(op, 'spec', partial(op.spec, CLUSTER=8))
+    monkeypatch.setattr(op, '_cluster', lambda *_: 8)
     one = appended(machine, shape, True, fp8, position, True)
     for array, other in zip(one, two, strict=True):
         assert np.array_equal(array, other)

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 from machine import Machine, error, from_bf16, normal, poisoned, to_bf16
 
-from gemma_thor_ros.ops import embed, geglu, moe_route, rms_norm
+from gemma_thor_ros.ops import device, embed, geglu, moe_route, rms_norm
 from gemma_thor_ros.ops.linear import LinearWeight, TableWeight
 from gemma_thor_ros.ops.scratch import Scratch
 from gemma_thor_ros.weights.canonical import DenseWeight
@@ -130,8 +131,10 @@ def test_norms_and_route_in_one_launch(machine: Machine, shape: tuple[int, int, 
     """The bits of rms_norm_add and moe_route, for rows of sequences and for padding."""
     if machine.small and (len(sequences) > 5 or (shape[1] > 100 and sequences[0] < 0)):
         pytest.skip('large, for a device')
-    monkeypatch.setattr(moe_route, 'add_spec', partial(
-        moe_route.add_spec, CLUSTER=cluster, EIGHTS=-(-shape[1] // 64)))
+    monkeypatch.setattr(moe_route, '_CLUSTER', cluster)
+    if machine.small:
+        info = replace(device.info(), arch='sm_90a')     # the first that has clusters
+        monkeypatch.setattr(device, 'info', lambda: info)
     router = Router(*shape)
     two, one = (half_layer(machine, router, sequences, together) for together in (False, True))
     for array, other in zip(two, one, strict=True):
