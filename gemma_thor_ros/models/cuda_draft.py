@@ -243,7 +243,11 @@ class CudaDrafter:
                                 steps, kv_cache)
             picks.leave(self._slots)
 
-        self.graphs.run((count, steps, needs, verified is not None), work)
+        try:
+            self.graphs.run((count, steps, needs, verified is not None), work)
+        except Exception:
+            self._slots.failed()
+            raise
         return _Sent(places, count, steps, self._slots.results[place], self._slots.enqueued())
 
     def _read(self, sent: _Sent, longest: int) -> Drafts:

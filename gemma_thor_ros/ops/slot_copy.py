@@ -48,6 +48,14 @@ class Slots:
         """Enqueue the run's results = source u8: its last launch."""
         slot_copy('slot_out', self.results, source, self._state, source.size, self._stream)
 
+    def failed(self) -> None:
+        """The run could not be enqueued, or in part: let the device count it all the same."""
+        self._stream.synchronize()
+        counted = device.pinned(4)
+        counted.view(np.uint32)[0] = self._run + 1
+        device.copy_in(self._state.view(np.uint8), counted, self._stream)
+        self._stream.synchronize()
+
     def enqueued(self) -> Any:
         """All of the run is on the stream: an event behind it, for whoever reads its results."""
         event = self._events[self._run]

@@ -245,6 +245,33 @@ def test_drafts_behind_a_step_are_those_of_a_call(kind: str, late: bool, full: N
         assert np.array_equal(behind.confidence, called.confidence)
 
 
+@pytest.mark.parametrize('planted', [False, True])
+def test_a_pass_that_could_not_start_is_counted(planted: bool, full: None, stream: Any,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the device does not count it, and the next one takes its inputs."""
+    rig = DraftRig('dense', 'mtp', stream)
+    kv_cache, cache = rig.caches()
+    for step in STEPS:
+        rig.model.forward(step, kv_cache)
+    asked = spans(None)
+    right = rig.drafter.draft(asked[:1], cache, kv_cache)
+
+    def fail(num_records: int) -> None:
+        raise RuntimeError('planted')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.drafter._inputs, 'take', fail)
+        if planted:
+            patch.setattr(rig.drafter._slots, 'failed', lambda: None)
+        rig.drafter.graphs.enabled = False
+        with pytest.raises(RuntimeError, match='planted'):
+            rig.drafter.draft(asked[1:], cache, kv_cache)
+    found = rig.drafter.draft(asked[:1], cache, kv_cache)
+    same = (np.array_equal(found.token_ids, right.token_ids)
+            and np.array_equal(found.confidence, right.confidence))
+    assert same != planted
+
+
 def fetched(array: Any, stream: Any) -> Array:
     host = np.empty(array.shape, array.dtype)
     device.copy_out(host, array, stream)
