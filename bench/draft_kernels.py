@@ -48,7 +48,7 @@ SHAPES: dict[str, tuple[int, int, int, Gate]] = {
     'dflash o': (2816, 4096, 16, 'none'), 'dflash gate-up': (5632, 2816, 16, 'silu'),
     'dflash down': (2816, 5632, 16, 'none'), 'dflash kv': (10240, 2816, 16, 'none')}
 VARIANTS: list[dict[str, int]] = [
-    {}, {'GROUPS': 1}, {'GROUPS': 2}, {'MIN_BLOCKS': 2}]
+    {}, {'GROUPS': 1}, {'GROUPS': 2}, {'STAGES': 4}, {'STAGES': 5}, {'MIN_BLOCKS': 2}]
 # fewer warps with more tiles each leave registers and memory to a second block
 WIDE: dict[int, list[dict[str, int]]] = {
     2816: [{'K_WARPS': 4, 'WARP_TILES': 11, 'STAGES': stages, 'MIN_BLOCKS': blocks}
