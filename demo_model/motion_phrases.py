@@ -239,11 +239,9 @@ CLAUSES = (
     'please be careful', 'mind the {thing}', 'no rush', 'hurry up', 'and wait for {name}', 'and stay there', 'and hold', 'but not more', 'but slowly', 'but carefully', 'only once',
     *more.MORE_CLAUSES,
 )
-# What would have to be waited for is no clause that changes nothing: training refuses it.
-CONDITIONS = ('if ', 'when ', 'whenever ', 'unless ', 'until {w}')
 # 'back' that is no motion, and more of the like: for training alone
 TRAIN_CLAUSES = (
-    *(words for words in CLAUSES if not words.startswith(CONDITIONS)), 'and write back', 'and text me back', 'and ring me back', 'and answer back', 'and talk back to me', 'and bring back word', 'and bring me back the news', 'and be back with news', 'and come back with news', 'and send a note back',
+    *CLAUSES, 'and write back', 'and text me back', 'and ring me back', 'and answer back', 'and talk back to me', 'and bring back word', 'and bring me back the news', 'and be back with news', 'and come back with news', 'and send a note back',
     'and signal back', 'and give something back', 'and beep back', 'and shout back to {name}', 'and look back at {name}', 'and give {name} feedback', 'and back {name} up', 'and have my back', 'and I will pay you back', 'and I have your back',
 )
 THINGS = ('table', 'door', 'wall', 'chair', 'shelf', 'window', 'box', 'sofa', 'desk', 'plant', 'lamp', 'cupboard', 'fridge', 'stairs', 'carpet', 'person', 'bin',

@@ -21,7 +21,7 @@ from demo_model.tools import demo_tools
 
 _SAYS_HOW_MUCH = re.compile(
     r'\d|½|\b(an?|pi|single|bit|little|' + '|'.join(sorted(NUMBER_WORDS)) + r')\b', re.IGNORECASE)
-_NEVER = re.compile(r'(did|have|has|were|should I|if the|until|wait until)\b', re.IGNORECASE)
+_NEVER = re.compile(r'(did|have|has|were|should I|wait until|wait till)\b', re.IGNORECASE)
 _ALWAYS = re.compile(r"(can|could|would) you |don'?t forget|if you can\b", re.IGNORECASE)
 _UNLESS = re.compile(r'\b(if|when|or|soon) ')  # behind a polite beginning: none again
 # 'six metres 20', '7 m 96 cm', '1½ feet': more or fewer numbers in digits than amounts
