@@ -6,8 +6,11 @@
 // float32; then each adds the chunks of its columns, in the order and with the roundings of
 // attention_combine.cuh. Nothing goes through memory, and no launch or ticket comes behind.
 //
+// Two HALVES of a block, of 8 warps each, have a chunk each at a time, and all but the queries apart.
+//
 // Included after attention_tiles.cuh. CLUSTER is 1 (none of this) or 8, as many as warps; D is 256,
-// and there is a window that has at most 32 chunks.
+// and there is a window that has at most 32 chunks. HALVES is 2 only there, with chunks of one tile
+// and one tile of queries.
 
 #if CLUSTER > 1
 
@@ -25,17 +28,23 @@ __device__ __forceinline__ Shared share_of_cluster(const int4* spans, int num_sp
     return {spans[sequence], sequence, id / groups % KV, id % groups};
 }
 
-// The item of this block's round: every CLUSTER-th chunk, the last one first.
+// The item of this half's round: every CLUSTER HALVES-th chunk, the last one first; for the second
+// half, where the first one has the lowest, one whose chunk is -1 and of which no key is seen.
 __device__ __forceinline__ bool find_item(Item& item, int round, const int4* spans,
                                           int num_spans) {
     const Shared all = share_of_cluster(spans, num_spans);
     const int4 span = all.span;
     const int low = chunk_of(first_visible(span.z)), high = chunk_of(span.z + span.y - 1);
-    const int chunk = high - (int)blockIdx.x % CLUSTER - round * CLUSTER;
-    if (all.group * QUERIES >= span.y * GROUP || chunk < low) return false;
+    const int end = span.z + span.y, half = threadIdx.x / (WARPS * WARP);
+    const int chunk = high - ((int)blockIdx.x % CLUSTER + round * CLUSTER) * HALVES - half;
+    if (all.group * QUERIES >= span.y * GROUP || chunk + half < low) return false;
     item = {all.sequence, span.x, span.y, span.z, chunk, low, high - low + 1, all.kv, all.group};
     item.first_key = first_of(chunk, first_visible(span.z));
-    item.stop = min(chunk_start(chunk + 1), span.z + span.y);
+    item.stop = min(chunk_start(chunk + 1), end);
+    if (HALVES > 1 && chunk < low) {
+        item.chunk = -1;
+        item.first_key = item.stop = (end + TILE - 1) / TILE * TILE;
+    }
     return true;
 }
 
@@ -60,6 +69,7 @@ __device__ __forceinline__ Received received(u8* shared) {
 // An item's results to the blocks of the cluster: warp w has the columns of block w.
 __device__ __forceinline__ void send(const Received& to, const Item& item, const Sums& sums,
                                      const float (&acc)[MTILES][NT][4], int warp, int lane) {
+    if (item.chunk < 0) return;
     const int place = (item.chunk - item.low_chunk) * QUERIES;
     const PeerAddress results = address_in_peer(to.results, warp);
 #pragma unroll
@@ -89,7 +99,7 @@ __device__ __forceinline__ void add_received(u16* __restrict__ out, const Receiv
     const int count = all.span.y * GROUP - all.group * QUERIES;
     const int low = chunk_of(first_visible(all.span.z)), rank = blockIdx.x % CLUSTER;
     const float scale = FP8 ? v_scale[all.kv] : 1.0f;
-    for (int i = warp; i < min(QUERIES, count); i += WARPS) {
+    for (int i = warp; i < min(QUERIES, count); i += WARPS * HALVES) {
         const int query = all.group * QUERIES + i, row = query / GROUP;
         const int first = chunk_of(first_visible(all.span.z + row)) - low;
         const int chunks = chunk_of(all.span.z + row) - low - first + 1;

@@ -65,9 +65,14 @@
 #ifndef FAR
 #define FAR 0
 #endif
+#ifndef HALVES
+#define HALVES 1
+#endif
 #if defined(__CUDACC_RTC__) && __CUDA_ARCH__ < 900       // which has no clusters
 #undef CLUSTER
+#undef HALVES
 #define CLUSTER 1
+#define HALVES 1
 #endif
 
 #include "cluster.cuh"
@@ -101,6 +106,9 @@ struct Raw {
 #define COMBINE_AHEAD (COLUMNS_EACH == 1 ? 32 : COLUMNS_EACH == 2 ? 16 : 12)
 #define MORE_CHUNKS (WINDOW == 0 || WINDOW + 16 > (GROUP_CHUNKS - 1) * CHUNK)    // than a group
 #define LOG2_E 1.4426950408889634f
+// of shared memory behind the queries, a multiple of 16: see attend, and shared_bytes in Python
+#define BYTES_OF_HALF (NT * 32 + NT * 8 * TILE * 8 + TILE * D * ELEMENT \
+                       + (NT > 1 ? NT * TILE / 16 * 256 : 8 * TILE * 8) + 3 * 44 + 8 + 64 + 4)
 
 // Before the wait for the previous kernel, and not moved behind it.
 __device__ __forceinline__ float load_scale(const float* from) {
@@ -142,6 +150,12 @@ __device__ __forceinline__ void attend(
 #endif
     uint4* q_tile = (uint4*)shared;                          // (NT, KSTEPS / 2, 32)
     float* all_scores = (float*)(q_tile + NT * KSTEPS / 2 * 32);     // halves of (QUERIES, TILE)
+#if APPEND
+    float2* table = (float2*)all_scores;             // until there are scores
+#endif
+    // which half of the block this is has all that follows for itself
+    const int half = threadIdx.x / (WARPS * WARP);
+    all_scores = (float*)((u8*)all_scores + half * BYTES_OF_HALF);
     uint4* k_tile = (uint4*)(all_scores + (NT == 1 ? 4 : 2) * QUERIES * TILE);
     uint2* p_tile = (uint2*)(k_tile + 2 * K_LOADS * WARPS * 32);     // (NT, TILE / 16, 32), NT > 1
     float* shrinks = (float*)(p_tile + (NT > 1 ? NT * (TILE / 16) * 32 : 0));    // (QUERIES)
@@ -149,7 +163,7 @@ __device__ __forceinline__ void attend(
     Item *own = (Item*)(shrinks + QUERIES), *ahead = own + 1, *later = own + 2;
     u32 *ticket = (u32*)(own + 3), *zero = ticket + 1;
     float* key_scales = (float*)(zero + 1);                  // (KV), for scores in base 2
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = THREAD / 32, lane = threadIdx.x % 32, block_warp = threadIdx.x / 32;
     allow_next_kernel();
     arrive_at_cluster();                 // its blocks may be written to when all are there
     Item item;
@@ -159,7 +173,7 @@ __device__ __forceinline__ void attend(
 #if CLUSTER > 1
         wait_for_cluster();
         arrive_at_cluster();
-        add_received(out, sent, v_scale, spans, num_spans, warp, lane);
+        add_received(out, sent, v_scale, spans, num_spans, block_warp, lane);
 #endif
         return;
     }
@@ -174,7 +188,7 @@ __device__ __forceinline__ void attend(
 #pragma unroll
     for (int i = 0; i < FAR; ++i) {
         // in a cluster of one tile an item the next one is a chunk of its own
-        const int ahead_by = (i + 1) * (CLUSTER > 1 ? -CLUSTER * TILE : TILE);
+        const int ahead_by = (i + 1) * (CLUSTER > 1 ? -CLUSTER * HALVES * TILE : TILE);
         const int stop = CLUSTER > 1 ? item.start : min(item.stop, item.start);
         far[i] = find_far(page_table + (u64)item.sequence * max_pages,
                           (CLUSTER > 1 ? chunk_start(item.chunk) : tile_key) + ahead_by, low_key,
@@ -193,14 +207,13 @@ __device__ __forceinline__ void attend(
     for (int i = 0; i < FAR; ++i) fetch_far(far[i], k_pages, v_pages, item.kv);
     Item next = item;
     bool more = find_item(next, index_of(++round), spans, num_spans);
-    if (threadIdx.x == 0) {
+    if (THREAD == 0) {
         *own = item;
         *ahead = next;
         *zero = 0;
     }
-    if (threadIdx.x < KV)
-        key_scales[threadIdx.x] = FP8 ? __fmul_rn(load_scale(k_scale + threadIdx.x), LOG2_E)
-                                      : LOG2_E;
+    if (THREAD < KV)
+        key_scales[THREAD] = FP8 ? __fmul_rn(load_scale(k_scale + THREAD), LOG2_E) : LOG2_E;
 #if APPEND
     const bool owns = item.chunk - item.low_chunk == item.num_chunks - 1;
     // where the scores of the first tile do not go
@@ -208,15 +221,14 @@ __device__ __forceinline__ void attend(
     const u64 slot = owns ? (u64)page_table[(u64)item.sequence * max_pages + item.start / S] * S
                                 + item.start % S : 0;
     Constants constants[JOBS_PER_WARP];
-    float2* table = (float2*)all_scores;             // until there are scores
     float factors[JOBS_PER_WARP];
-    load_norms(constants, factors, raw, item.kv, warp, lane);
+    load_norms(constants, factors, raw, item.kv, block_warp, lane);
     stage_turns(table, raw.turns, item.start);
     commit_copies();
     __syncthreads();
     wait_for_previous_kernel();
     stage_heads(q_tile, own_rows, k_pages, v_pages, raw, table, constants, factors, item, owns,
-                slot, warp, lane);
+                slot, block_warp, lane);
     __syncthreads();
     if (owns) take_own(k_tile, v, own_rows, own_key, item.start - tile_key, warp, lane);
 #else
@@ -229,7 +241,7 @@ __device__ __forceinline__ void attend(
     }
     commit_copies();
     load_v(v, v_pages, places, item.kv, tile_key, item.start, end_key, false, warp, lane);
-    stage_q(q_tile, q, item);
+    if (half == 0) stage_q(q_tile, q, item);
     __syncthreads();
 #endif
 
@@ -308,7 +320,7 @@ __device__ __forceinline__ void attend(
         if (last && more) {              // looked up before loads that a loop would wait for
             Item found = *ahead;
             more = find_item(found, index_of(++round), spans, num_spans);
-            if (threadIdx.x == 0) *later = found;
+            if (THREAD == 0) *later = found;
         }
         load_v(v, v_pages, places, then_kv, tile_key, then_low, then_end, true, warp, lane);
         if (last) {
@@ -386,7 +398,7 @@ __device__ __forceinline__ void attend(
             if (!same) stage_q(q_tile, q, *ahead);
 #endif
             __syncthreads();             // all have read the items
-            if (threadIdx.x == 0) {
+            if (THREAD == 0) {
                 *own = *ahead;
                 *ahead = *later;
             }
@@ -396,14 +408,14 @@ __device__ __forceinline__ void attend(
     }
 #if CLUSTER > 1
     arrive_at_cluster();
-    add_received(out, sent, v_scale, spans, num_spans, warp, lane);
+    add_received(out, sent, v_scale, spans, num_spans, block_warp, lane);
 #endif
 }
 
 #if APPEND
 
 // One row of one sequence; writes K and V of it, and no q.
-extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) BLOCKS_OF_CLUSTER
+extern "C" __global__ void __launch_bounds__(WARPS * WARP * HALVES, MIN_BLOCKS) BLOCKS_OF_CLUSTER
 attention_append(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
         const u16* qkv, u8* k_pages, u8* v_pages, const float* __restrict__ k_scale,
@@ -420,7 +432,7 @@ attention_append(
 
 #else
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) BLOCKS_OF_CLUSTER
+extern "C" __global__ void __launch_bounds__(WARPS * WARP * HALVES, MIN_BLOCKS) BLOCKS_OF_CLUSTER
 attention_decode(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
         const u16* q, u8* k_pages, u8* v_pages, const float* __restrict__ k_scale,

@@ -10,6 +10,11 @@
 #include "prefill_tile.cuh"
 
 #define WARPS 8
+#if HALVES > 1                           // of a block, each with tiles of its own
+#define THREAD (threadIdx.x % (WARPS * WARP))
+#else
+#define THREAD threadIdx.x
+#endif
 #define KEY_GROUPS 4                     // of 16 keys; as many warps have each half of D
 #define QUERIES (8 * NT)
 #define MAX_GROUPS ((16 * GROUP + QUERIES - 1) / QUERIES)
@@ -138,8 +143,8 @@ struct FarRow {
 };
 
 __device__ __forceinline__ FarRow find_far(const int* table, int tile_key, int low, int high) {
-    FarRow row = {tile_key + (int)threadIdx.x % TILE, -1};
-    if (FAR > 0 && threadIdx.x < 2 * TILE && row.key >= low && row.key < high)
+    FarRow row = {tile_key + (int)THREAD % TILE, -1};
+    if (FAR > 0 && THREAD < 2 * TILE && row.key >= low && row.key < high)
         row.page = table[row.key / S];
     return row;
 }
@@ -149,7 +154,7 @@ __device__ __forceinline__ void fetch_far(const FarRow& row, const u8* k_pages, 
                                           int kv) {
 #if __CUDA_ARCH__ >= 900
     if (row.page < 0) return;
-    const u8* from = (threadIdx.x < TILE ? k_pages : v_pages)
+    const u8* from = (THREAD < TILE ? k_pages : v_pages)
                      + (((u64)row.page * S + row.key % S) * KV + kv) * (D * ELEMENT);
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "n"(D * ELEMENT));
 #endif
@@ -163,7 +168,7 @@ __device__ __forceinline__ void request_k(uint4* k_tile, const u8* pages, int pa
                     + warp / KEY_GROUPS * (D * ELEMENT / 2) + lane % 4 * 16;
 #pragma unroll
     for (int j = 0; j < K_LOADS; ++j)
-        copy_async(k_tile + (j * 2 + place) * WARPS * WARP + threadIdx.x, row + j * 64, real);
+        copy_async(k_tile + (j * 2 + place) * WARPS * WARP + THREAD, row + j * 64, real);
 }
 
 // V of the tile in this warp's columns: keys 16 s + 4 t .. + 3 for t = lane % 4; zeros, or
@@ -212,7 +217,7 @@ __device__ __forceinline__ void stage_q(uint4* q_tile, const u16* q, const Item&
         u32 words[AHEAD][4];             // requested together
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            const int place = (base + i) * WARPS * WARP + threadIdx.x, lane = place % 32;
+            const int place = (base + i) * WARPS * WARP + THREAD, lane = place % 32;
             const int step = place / 32 % (KSTEPS / 2) * 2, n = place / 32 / (KSTEPS / 2);
             const int d = step / PER_LOAD * (16 * PER_LOAD) + lane % 4 * (4 * PER_LOAD)
                       + step % PER_LOAD * 4;
@@ -227,7 +232,7 @@ __device__ __forceinline__ void stage_q(uint4* q_tile, const u16* q, const Item&
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            q_tile[(base + i) * WARPS * WARP + threadIdx.x] = make_uint4(
+            q_tile[(base + i) * WARPS * WARP + THREAD] = make_uint4(
                 q_operand(words[i][0]), q_operand(words[i][1]), q_operand(words[i][2]),
                 q_operand(words[i][3]));
         }
@@ -271,8 +276,8 @@ __device__ __forceinline__ void multiply_qk(float* scores, const uint4* q_tile,
     }
 #pragma unroll
     for (int j = 0; j < K_LOADS; ++j) {
-        const uint4 low = k_tile[(j * 2) * WARPS * WARP + threadIdx.x];
-        const uint4 high = k_tile[(j * 2 + 1) * WARPS * WARP + threadIdx.x];
+        const uint4 low = k_tile[(j * 2) * WARPS * WARP + THREAD];
+        const uint4 high = k_tile[(j * 2 + 1) * WARPS * WARP + THREAD];
         const u32 words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
 #pragma unroll
         for (int pair = 0; pair < PER_LOAD / 2; ++pair) {

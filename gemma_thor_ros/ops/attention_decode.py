@@ -27,6 +27,7 @@ _WARPS = 8
 _SPLIT_ROWS = 4
 _GROUP_CHUNKS, _MAX_CHUNKS = 32, 512     # as in kernels/attention_combine.cuh
 _CLUSTER = 8                             # blocks of a cluster; 1: none
+_HALVES = 2                              # of a block in a cluster, each with tiles of its own
 _FAR = 2                                 # tiles that are fetched into the L2 ahead
 # Up to this many (query, 128 columns) of so few chunks the block that ends last adds the partial
 # results alone. A round of its eight warps takes half of that columns and reads eight chunks at a
@@ -162,17 +163,17 @@ def _launch(attention: KernelSpec, sizes: dict[str, int], shape: tuple[int, ...]
     fused = (max_rows * group * (sizes['D'] // 128) <= _MAX_FUSED
              and shape[2] <= _MAX_FUSED_CHUNKS)
     shared = sizes['B'] * sizes['KV'] * -(-max_rows * group // (8 * tiles))
-    cluster, sent = constants['CLUSTER'], 0
+    cluster, halves, sent = constants['CLUSTER'], constants['HALVES'], 0
     if cluster > 1:
         blocks = shared * cluster
         sent = _sent_bytes(constants['WINDOW'], tiles)
     else:
         blocks = min(shared * shape[2],
                      device.info().num_multiprocessors * constants['MIN_BLOCKS'])
-    device.launch(device.compiled(attention), (blocks,), _WARPS * 32,
+    device.launch(device.compiled(attention), (blocks,), _WARPS * 32 * halves,
                   (out, scratch.partial, scratch.partial_ml, scratch.tickets, rows, *pages,
                    *scales, spans, page_table, int(fused), sizes['B'], sizes['T'], sizes['maxP'],
-                   shape[2], *more), stream, shared_bytes(sizes['D'], tiles, fp8) + sent)
+                   shape[2], *more), stream, shared_bytes(sizes['D'], tiles, fp8, halves) + sent)
     if fused or cluster > 1:
         return
     combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'],
@@ -198,13 +199,14 @@ def query_tiles(head_dim: int, group: int, fp8: bool, max_rows: int) -> int:
     return min(most, 1 << (wanted - 1).bit_length())
 
 
-def shared_bytes(head_dim: int, tiles: int, fp8: bool) -> int:
+def shared_bytes(head_dim: int, tiles: int, fp8: bool, halves: int = 1) -> int:
     """Dynamic shared memory of attention_decode."""
     q_tile, scores = 8 * head_dim * 2, 2 * 8 * _TILE * 4
     k_tile = _TILE * head_dim * (1 if fp8 else 2)
     exchanged = tiles * (_TILE // 16) * 256 if tiles > 1 else scores     # or two sets of scores
     items, scales = 3 * 44, 8 + 64       # three items, two words, scales of up to 16 kv heads
-    return tiles * (q_tile + scores + 32) + k_tile + exchanged + items + scales
+    half = tiles * (scores + 32) + k_tile + exchanged + items + scales + 4
+    return tiles * q_tile + halves * half
 
 
 def _sent_bytes(window: int, tiles: int) -> int:
@@ -230,7 +232,11 @@ def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: in
         columns = 2 if head_dim == 256 else 4            # of a lane
         constants['COLUMNS_EACH'] = columns if max_rows > _SPLIT_ROWS else 1
     else:
-        constants |= {'CLUSTER': 1, 'FAR': _FAR}
+        constants |= {'CLUSTER': 1, 'FAR': 0 if window else _FAR, 'HALVES': 1}
+        if override.get('CLUSTER', 1) > 1:
+            constants |= {'FAR': _FAR}
+            if fp8 and tiles == 1:       # of 16 bits two tiles are more than 99 KB
+                constants |= {'HALVES': _HALVES, 'MIN_BLOCKS': 2 // _HALVES}
     return KernelSpec.of('attention_decode', entry, **constants | override)
 
 
