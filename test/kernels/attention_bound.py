@@ -70,8 +70,11 @@ def attend(q: Array, k: Array, v: Array, seen: Array, kernel: Kernel) -> Bound:
     step, rounded, gap = rounding(shares, kernel.bits)
     # of a score, of its maximum, and of the exponent between them
     sizes += np.where(seen, sizes, 0).max(1, keepdims=True)
-    sizes *= kernel.sums * _F32
-    sizes += _EXP2 + (15 * _F32 if kernel.bits == 11 else 0)
+    sizes *= kernel.sums
+    sizes += 2 * (np.abs(np.where(seen, scores, 0)) + np.abs(top))
+    sizes += 15 if kernel.bits == 11 else 0
+    sizes *= _F32
+    sizes += _EXP2
     is_open = (gap <= sizes.reshape(gap.shape) * shares) & (shares > 0)
     rounded *= weights
     step *= weights
@@ -79,8 +82,9 @@ def attend(q: Array, k: Array, v: Array, seen: Array, kernel: Kernel) -> Bound:
     rounded, step = (part.reshape(scores.shape) for part in (rounded, step))
     total = rounded.sum(1, keepdims=True)
     exact = rounded @ v / total
-    # a step more of one probability moves the sum of p v and the sum of p
-    slack = (step @ np.abs(v) + np.abs(exact) * step.sum(1, keepdims=True)) / total
+    # a step more or less of one probability moves the sum of p v and the sum of p
+    most = step.sum(1, keepdims=True)
+    slack = (step @ np.abs(v) + np.abs(exact) * most) / (total - most)
     terms = rounded @ np.abs(v) / total
     return Bound(exact, slack, terms, plain @ v / plain.sum(1, keepdims=True),
                  int(is_open.sum()), int(seen.sum()))
