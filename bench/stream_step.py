@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fetch_ahead import step
+from step_rings import step
 from stream_kernels import NAMES, ways
 
 import kernels

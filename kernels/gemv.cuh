@@ -12,18 +12,13 @@
 //
 // Dynamic shared memory, in this order: a ring for each warp; the row, 128 bytes a column tile;
 // the sums of its groups, SUMS numbers a column tile; totals, 16 for each row tile and warp.
-// What a block then asks for ahead (fetch_ahead.cuh) is asked by a lane of each warp, behind its
-// own reads or before its last row tiles.
-//
 // PRECOND: K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGE_TILES, STAGES (of a ring, at
-// least 2), MIN_BLOCKS (resident on one multiprocessor), ROOM (for so many are there registers: one
-// more leaves room for the next launch's). Expected of who includes this: CODE_VECTORS and
-// SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is
+// least 2), MIN_BLOCKS (resident on one multiprocessor). Expected of who includes this: CODE_VECTORS
+// and SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is
 // multiplied by: of the first and of the second pair of columns of each four; 0: none).
 
 #include "prefill_tile.cuh"
-#include "fetch_ahead.cuh"
 
 #define ONES 0x3F803F80u
 #define ROUNDS ((WARP_TILES + 7) / 8)

@@ -34,7 +34,6 @@
 
 #include "gemv.cuh"
 
-#define FETCHES (FORM != 2)               // nothing is known to follow a head
 #if FORM == 2
 #define OUTPUT float
 #else
@@ -65,10 +64,9 @@ __device__ __forceinline__ void add_group(float (&total)[2], const AffineTile& w
     }
 }
 
-extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, ROOM)
+extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
 gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ words,
-            const u32* __restrict__ scales, int each, int more, int num_outputs, float cap,
-            const __grid_constant__ FetchAhead fetch) {
+            const u32* __restrict__ scales, int each, int more, int num_outputs, float cap) {
     const int lane = own_lane(), warp = own_warp(), t = lane & 3;
     const int block = blockIdx.x, row_tile = block * each + min(block, more);
     const int count = each + (block < more), first_tile = warp * WARP_TILES;
@@ -89,12 +87,9 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
     wait_for_previous_kernel();
     place_row(row, sums, x + first_tile * TILE_COLUMNS, first_tile, lane);
 
-    const int ask_at = lane ? -1 : max(count - fetch.early, 0);
     u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1
-    for (int r = 0; FETCHES || r < count; ++r) {
-        if (FETCHES && r == ask_at) fetch_ahead(fetch, warp, K_WARPS);
-        if (FETCHES && r == count) break;
+    for (int r = 0; r < count; ++r) {
         float total[2] = {};
 #pragma unroll 1
         for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {

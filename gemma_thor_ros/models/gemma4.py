@@ -148,9 +148,8 @@ class Decoder:
         ops.norms((act.normed,), act.residual, (self._layers[0].input_layernorm,), eps)
         # every layer ends with the norm that the next one begins with
         ends = [layer.input_layernorm for layer in self._layers[1:]] + [self.final_norm]
-        nexts = [(layer.qkv_proj,) for layer in self._layers[1:]] + [()]
-        for index, (layer, end, qkv) in enumerate(zip(self._layers, ends, nexts, strict=True)):
-            run = _LayerRun(ops, act, step, layer, index, config, eps, qkv)
+        for index, (layer, end) in enumerate(zip(self._layers, ends, strict=True)):
+            run = _LayerRun(ops, act, step, layer, index, config, eps)
             run.attention(kv_cache.k_pages[index], kv_cache.v_pages[index])
             run.feedforward(end)
             if after_layer is not None:
@@ -249,17 +248,12 @@ class _LayerRun:
     index: int
     config: ModelConfig
     eps: float
-    next_qkv: tuple[Any, ...]                # of the next layer: what is read behind this one
 
     def attention(self, k_pages: Any, v_pages: Any) -> None:
         """residual += rms(Attn(normed)), and the norms that the second half reads."""
         ops, act, layer = self.ops, self.act, self.layer
         kind, split = layer.kind, self.step.num_decode_rows
         place = self.step.places[kind]
-        after: tuple[Any, ...] = (layer.gate_up_proj,)
-        if layer.experts is not None:
-            after = layer.experts.router.proj, *after, layer.down_proj, *self.next_qkv
-        ops.coming('qkv', (layer.o_proj, *after))
         if layer.kv_layer == self.index:
             ops.linear(act.qkv[kind], act.normed, layer.qkv_proj, split)
             ops.append(act.q[kind], k_pages, v_pages, act.qkv[kind], layer.qk_norm, place,
@@ -270,7 +264,6 @@ class _LayerRun:
             cast(SmallModelOps, ops).turn_queries(act.q[kind], layer.qk_norm, place, self.eps)
         ops.attend(act.attended[kind], act.q[kind], k_pages, v_pages, place, layer.kv_scales)
         attended = act.attended[kind].reshape(act.normed.shape[0], -1)
-        ops.coming('o', after)
         ops.linear(act.branch, attended, layer.o_proj, split)
         outs: list[Any] = [act.normed]
         weights = [layer.pre_feedforward_layernorm]
@@ -304,9 +297,7 @@ class _LayerRun:
                 experts.post_feedforward_layernorm_2, ends[1], ends[2], self.eps,
                 layer.layer_scalar)
             return
-        ops.coming('gate_up', (layer.down_proj,))
         ops.gate_up(inner, products, act.normed, layer.gate_up_proj, split)
-        ops.coming('down', self.next_qkv)
         ops.linear(act.branch, inner, layer.down_proj, split)
         if layer.layer_input is not None:
             ops.add_norms(act.residual, (), act.branch, ends[1], (), self.eps, 1.0)

@@ -22,7 +22,6 @@ from gemma_thor_ros.ops import (
     device,
     embed,
     embed_affine,
-    fetch_plan,
     geglu,
     gemm_affine,
     gemm_bf16,
@@ -40,7 +39,6 @@ from gemma_thor_ros.ops import (
     vision_patches,
 )
 from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack
-from gemma_thor_ros.ops.fetch_ahead import NOTHING, FetchAhead
 from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
 from gemma_thor_ros.ops.table import DenseMlp, ExpertRows, Router
 
@@ -117,16 +115,13 @@ class CudaOps:
 
         joined: the experts' launches do the dense MLP of generated rows too, where its size lets
         them. branches: else it runs beside the router and the experts. appended: one row alone has
-        its K and V written by its attention; norms before the router are the router's. `plan`
-        is what generated rows' products fetch ahead. chained: the experts of generated rows are
-        one launch.
+        its K and V written by its attention; norms before the router are the router's. chained:
+        the experts of generated rows are one launch.
         """
         self.branches, self.joined, self.appended = branches, joined, appended
         self.chained = chained
         self._append: tuple[Any, ...] | None = None      # what the next attention is to do too
         self._norms: tuple[Any, ...] | None = None       # and what the next router
-        self.plan = fetch_plan.FetchPlan()
-        self._coming: tuple[str, Arrays] | None = None   # behind the next product
         self.stream = stream
         self._main, self._side = stream, device.new_stream()
         self._forked = False             # the side stream has work that must be waited for
@@ -157,31 +152,16 @@ class CudaOps:
         """outs[i] = rms(x; weights[i])."""
         rms_norm.rms_norm(outs, x, weights, eps, self.stream)
 
-    def coming(self, place: str, weights: Arrays) -> None:
-        """What is read behind the next product, which may fetch some of it ahead."""
-        self._coming = place, weights
-
     def linear(self, out: Any, x: Any, weight: Any, num_decode_rows: int) -> None:
         """out (T, N) = x (T, M) by a weight in NVFP4, affine codes or bf16."""
-        ahead = self._ahead(weight, x.shape[0], num_decode_rows)
         if isinstance(weight, AffineFragments | AffineStack):
-            gemm_affine.gemm_affine(out, x, weight, self.stream, prompt=not num_decode_rows,
-                                    ahead=ahead)
+            gemm_affine.gemm_affine(out, x, weight, self.stream, prompt=not num_decode_rows)
             return
         if isinstance(weight, Nvfp4Fragments):
-            if num_decode_rows:
-                gemm_nvfp4.gemm_nvfp4(out, x, weight, self.stream, ahead)
-            else:
-                prefill_gemm.prefill_gemm(out, x, weight, self.stream)
-            return
-        run = gemm_bf16.gemm_bf16 if num_decode_rows else prefill_gemm.prefill_gemm_bf16
+            run = gemm_nvfp4.gemm_nvfp4 if num_decode_rows else prefill_gemm.prefill_gemm
+        else:
+            run = gemm_bf16.gemm_bf16 if num_decode_rows else prefill_gemm.prefill_gemm_bf16
         run(out, x, weight, self.stream)
-
-    def _ahead(self, weight: Any, num_rows: int, num_decode_rows: int) -> FetchAhead:
-        named, self._coming = self._coming, None
-        if not named or not num_decode_rows:
-            return NOTHING
-        return fetch_plan.coming(self.plan, named[0], weight, named[1], num_rows == 1)
 
     def append(self, q: Any, k_pages: Any, v_pages: Any, qkv: Any, head_norms: tuple[Any, Any],
                place: CudaPlace, eps: float, kv_scales: KvScales) -> None:

@@ -132,10 +132,10 @@ def launch(kernel: Kernel, grid: tuple[int, ...], threads: int, args: tuple[Any,
            stream: Any, shared_bytes: int = 0, *, overlap: bool = True) -> None:
     """Enqueue one launch on a CuPy stream, captured if the stream is being captured.
 
-    args: CuPy arrays, `pinned` ones, None, ints, floats and structures (passed by value) in the
-    entry's order. overlap: the kernel may start while the one before it on the stream still runs;
-    it waits inside before it reads that one's results (programmatic dependent launch, sm_90 and
-    up). Never right behind follow().
+    args: CuPy arrays, `pinned` ones, None, ints and floats in the entry's order. overlap: the
+    kernel may start while the one before it on the stream still runs; it waits inside before it
+    reads that one's results (programmatic dependent launch, sm_90 and up). Never right behind
+    follow().
     """
     if stream.ptr in _behind_another:
         _behind_another.discard(stream.ptr)
@@ -315,8 +315,6 @@ def _argument(value: Any) -> Any:
         return ctypes.c_float(value)
     if value is None:
         return ctypes.c_void_p(0)
-    if isinstance(value, ctypes.Structure):
-        return value
     if isinstance(value, np.ndarray):                    # pinned: the device has the same address
         return ctypes.c_void_p(value.ctypes.data)
     return ctypes.c_void_p(value.data.ptr)

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from gemma_thor_ros.ops import device, gemv
 from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack, planes, tile_scales
 from gemma_thor_ros.ops.compile import KernelSpec
-from gemma_thor_ros.ops.fetch_ahead import NOTHING, FetchAhead
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, row_tiles
 from gemma_thor_ros.ops.gemm_nvfp4 import ROWS_PER_LAUNCH_TILE, blocks_of
 from gemma_thor_ros.ops.shapes import check
@@ -33,12 +32,11 @@ _RESIDENT = {(1, 1): 36, (2, 1): 28, (2, 2): 24}
 
 
 def gemm_affine(out: Any, x: Any, weight: AffineFragments | AffineStack, stream: Any, *,
-                prompt: bool = False, ahead: FetchAhead = NOTHING) -> None:
+                prompt: bool = False) -> None:
     """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows.
 
     With interleaved gate and up out is (T, I), geglu of the two products. prompt: there are many
-    rows; it changes no bit. ahead: what the last launch of one row alone asks for behind its own
-    weights.
+    rows; it changes no bit.
     """
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
                        x=x)['T']
@@ -46,8 +44,7 @@ def gemm_affine(out: Any, x: Any, weight: AffineFragments | AffineStack, stream:
     flat, start = out.reshape(-1), 0
     for part in parts:
         _launch(flat[start:], x, part, num_tokens, weight.num_outputs,
-                'geglu' if part.interleaved else 'plain', 1.0, stream, prompt,
-                ahead if part is parts[-1] else NOTHING)
+                'geglu' if part.interleaved else 'plain', 1.0, stream, prompt)
         start += part.num_outputs
 
 
@@ -59,7 +56,7 @@ def head_affine(logits: Any, x: Any, weight: AffineFragments, softcap: float, st
 
 
 def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: int, form: Form,
-            cap: float, stream: Any, prompt: bool, ahead: FetchAhead = NOTHING) -> None:
+            cap: float, stream: Any, prompt: bool) -> None:
     single = single_spec(
         weight.columns, weight.bits, weight.group_size, form, device.info().shared_bytes_per_block,
         num_row_tiles=weight.num_row_tiles) if num_tokens == 1 and not prompt else None
@@ -69,7 +66,7 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
                            values['MIN_BLOCKS'])
         device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
                       (out, x, weight.words, weight.scales, share.each, share.more,
-                       weight.num_outputs, float(cap), ahead), stream, gemv.launch_bytes(
+                       weight.num_outputs, float(cap)), stream, gemv.launch_bytes(
                            values, _tile_bytes(weight.bits, weight.group_size),
                            _sums(weight.group_size), device.info().shared_bytes_per_block, share))
         return

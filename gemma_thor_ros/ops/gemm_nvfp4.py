@@ -16,7 +16,6 @@ import numpy as np
 
 from gemma_thor_ros.ops import device, gemv, stream_nvfp4
 from gemma_thor_ros.ops.compile import KernelSpec
-from gemma_thor_ros.ops.fetch_ahead import NOTHING, FetchAhead
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments, row_tiles
 from gemma_thor_ros.ops.geglu import geglu_ref
 from gemma_thor_ros.ops.linear import StoredWeight, values
@@ -51,12 +50,8 @@ def gemm_nvfp4_ref(out: Array, x: Array, parts: Sequence[StoredWeight], *,
         out[...] = product
 
 
-def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
-               ahead: FetchAhead = NOTHING) -> None:
-    """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows.
-
-    ahead: what the launch of one row alone asks for behind its own weights.
-    """
+def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
+    """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows."""
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
                        x=x)['T']
     info = device.info()
@@ -64,7 +59,7 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
                          device.has_e2m1_conversion(), weight.num_row_tiles,
                          info.shared_bytes_per_block, info.num_multiprocessors)
     if served.file == 'gemv_nvfp4':
-        launch_single(out, x, weight, served, 1.0, stream, ahead)
+        launch_single(out, x, weight, served, 1.0, stream)
         return
     if served.file == 'stream_nvfp4':
         _launch_stream(out, x, weight, served, num_tokens, stream)
@@ -79,14 +74,14 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any,
 
 
 def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, cap: float,
-                  stream: Any, ahead: FetchAhead = NOTHING) -> None:
+                  stream: Any) -> None:
     """Enqueue the kernel of one row alone; cap: the head's."""
     values = dict(single.defines)
     share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
                        values['MIN_BLOCKS'])
     device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, share.each, share.more,
-                   weight.num_outputs, cap, ahead), stream, gemv.launch_bytes(
+                   weight.num_outputs, cap), stream, gemv.launch_bytes(
                        values, TILE_BYTES, 0, device.info().shared_bytes_per_block, share))
 
 

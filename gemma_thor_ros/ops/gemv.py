@@ -8,13 +8,13 @@ many bytes a tile has.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS
 
 MULTIPROCESSORS = 132                    # what constants are chosen for: an H200 (bench/LOG.md)
-MOST_TILES = 12                          # row tiles of a block
-_RECKONED_TILES = 12                     # of a block whose totals must have room
+MOST_TILES = 16                          # row tiles of a block
 _RESERVED_BYTES = 1024                   # of a multiprocessor's shared memory, for each block
 FEW = MULTIPROCESSORS * 9 // 2           # row tiles
 _FEW_WARPS = 11                          # of a block that has a multiprocessor's share to itself
@@ -24,6 +24,19 @@ _RING_BYTES = 9000                       # of a warp, at most
 _SHORT_RINGS = ((4, 2), (3, 2), (2, 4), (2, 3), (2, 2), (1, 4), (1, 2))
 _LONG_RINGS = ((4, 3), (3, 4), (2, 6), (3, 3), (2, 4), (4, 2), *_SHORT_RINGS)
 _MANY_RINGS = ((4, 2), (2, 3), (3, 3), *_SHORT_RINGS)
+# What was fastest in a whole step (bench/step_rings.py): tiles of a stage, stages, resident
+# blocks, by column tiles and row tiles; of NVFP4, and of affine codes of 4 bits. Among launches of
+# its like a product may be faster with others; in a step deep rings of few blocks count, which are
+# full when the launch in front ends.
+_TILE_BYTES = 576
+_TUNED: dict[bool, dict[tuple[int, int], tuple[int, int, int]]] = {
+    False: {
+        (60, 512): (4, 4, 1), (60, 544): (4, 2, 2), (60, 1920): (4, 4, 1), (60, 16384): (2, 3, 1),
+        (44, 512): (2, 2, 2), (44, 576): (2, 3, 2), (44, 16384): (4, 4, 1), (84, 2688): (2, 4, 2),
+        (84, 16384): (2, 4, 2), (256, 336): (2, 6, 1)},
+    True: {
+        (60, 512): (2, 3, 1), (60, 544): (2, 3, 1), (60, 1920): (2, 6, 3), (60, 16384): (2, 6, 3),
+        (64, 240): (2, 3, 1)}}
 
 
 class Share(NamedTuple):
@@ -49,18 +62,28 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
         return None
     fixed = {'COLUMNS': columns, 'COLUMN_TILES': column_tiles, 'K_WARPS': warps,
              'WARP_TILES': tiles}
+    tuned = None if tile_bytes != _TILE_BYTES else _TUNED[sums > 0].get(
+        (column_tiles, num_row_tiles))
+    for stage_tiles, stages, resident in _choices(tuned, num_row_tiles, warps, tiles):
+        found = {**fixed, 'STAGE_TILES': stage_tiles, 'STAGES': stages, 'MIN_BLOCKS': resident,
+                 **override}
+        ring = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
+        short = override or (stage_tiles, stages, resident) == tuned or ring <= _RING_BYTES
+        if (short and found['WARP_TILES'] % found['STAGE_TILES'] == 0
+                and fits(found, tile_bytes, sums, shared_limit)):
+            return found
+    return None
+
+
+def _choices(tuned: tuple[int, int, int] | None, num_row_tiles: int, warps: int,
+             tiles: int) -> Iterator[tuple[int, int, int]]:
+    """Tiles of a stage, stages and resident blocks, best first."""
+    if tuned:
+        yield tuned
     most, rings = _wanted(num_row_tiles, warps, tiles)
     for resident in range(most, 0, -1):
         for stage_tiles, stages in rings:
-            found = {**fixed, 'STAGE_TILES': stage_tiles, 'STAGES': stages,
-                     'MIN_BLOCKS': resident, 'ROOM': override.get('MIN_BLOCKS', resident),
-                     **override}
-            ring = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
-            if (found['WARP_TILES'] % found['STAGE_TILES'] == 0
-                    and (override or ring <= _RING_BYTES)
-                    and fits(found, tile_bytes, sums, shared_limit)):
-                return found
-    return None
+            yield stage_tiles, stages, resident
 
 
 def _wanted(num_row_tiles: int, warps: int,
@@ -87,7 +110,7 @@ def fits(values: dict[str, int], tile_bytes: int, sums: int, shared_limit: int) 
 
 
 def shared_bytes(values: dict[str, int], tile_bytes: int, sums: int,
-                 tiles: int = _RECKONED_TILES) -> int:
+                 tiles: int = MOST_TILES) -> int:
     """Dynamic shared memory of a block of so many row tiles: rings, the row, its sums, totals."""
     warps = values['K_WARPS']
     return (warps * values['STAGES'] * values['STAGE_TILES'] * tile_bytes

@@ -118,13 +118,6 @@ class LayerOps(Protocol):
 
     def embed(self, residual: Any, token_ids: Any, table: Any, scale: float) -> None: ...
     def norms(self, outs: Arrays, x: Any, weights: Arrays, eps: float) -> None: ...
-    def coming(self, place: str, weights: Arrays) -> None:
-        """Say what the layers read behind the next product, in order; place: its name there.
-
-        A hint for devices that fetch ahead (fetch_plan.PLACES).
-        """
-        ...
-
     def linear(self, out: Any, x: Any, weight: Any, num_decode_rows: int) -> None: ...
     def append(self, q: Any, k_pages: Any, v_pages: Any, qkv: Any, head_norms: Any, place: Any,
                eps: float, kv_scales: Any) -> None: ...
@@ -208,9 +201,6 @@ class OpTable:
     def place_rows(self, residual: Any, rows: Any, values: Any) -> None:
         """residual[rows] = values: soft tokens take the place of embeddings, unscaled."""
         residual[rows] = values
-
-    def coming(self, place: str, weights: Arrays) -> None:
-        """Nothing is fetched ahead."""
 
     def norms(self, outs: Arrays, x: Any, weights: Arrays, eps: float) -> None:
         """outs[i] = rms(x; weights[i])."""

@@ -22,7 +22,6 @@ from gemma_thor_ros.models.config import ModelConfig
 from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack
 from gemma_thor_ros.ops.affine_specs import affine_specs
 from gemma_thor_ros.ops.cuda_weights import DeviceLoader, bf16_parts
-from gemma_thor_ros.ops.fetch_plan import FetchPlan
 from gemma_thor_ros.schema import ConfigError
 from gemma_thor_ros.weights.canonical import AffineWeight, DenseWeight, Weight
 from gemma_thor_ros.weights.mlx_bits import quantize_affine
@@ -65,16 +64,12 @@ def stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
 @pytest.mark.parametrize(('name', 'mixed'), [('dense', True), ('moe', False)])
 def test_the_device_computes_what_the_cpu_does(name: str, mixed: bool, stream: Any,
-                                               request: pytest.FixtureRequest,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts, chunks beside generated rows, verify steps; then with one scale changed."""
     monkeypatch.setattr(test_cuda_model, 'weights', lambda name: weights(name, mixed))
     rig = Rig(name, stream, 'bf16')
-    rig.model.ops.plan = FetchPlan(*[10**6] * 4, early=1)        # all of what follows
     found, _ = errors(rig, STEPS)
     assert max(found) < 0.03, found
-    if isinstance(stream, HostStream):               # and nothing beyond: the emulator looks
-        assert request.getfixturevalue('emulator').fetched
     layer = rig.model._layers[0]
     assert isinstance(rig.model.table.head, AffineFragments)
     assert isinstance(layer.qkv_proj, AffineStack if mixed else AffineFragments)

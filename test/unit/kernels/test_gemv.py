@@ -20,7 +20,7 @@ def test_blocks_take_all_row_tiles_evenly(row_tiles: int, multiprocessors: int) 
     for resident in (1, 2, 4):
         blocks, each, more = gemv.share(row_tiles, multiprocessors, resident)
         assert blocks * each + more == row_tiles and each >= 1 and more < blocks
-        assert each + bool(more) <= 12           # what totals have room for
+        assert each + bool(more) <= gemv.MOST_TILES
 
 
 @pytest.mark.parametrize('limit', [LARGE, SMALL])
@@ -49,7 +49,7 @@ def test_as_many_blocks_are_resident_as_are_reckoned_with(row_tiles: int, column
 
 
 def test_a_block_that_asks_for_its_own_memory_alone_would_be_crowded() -> None:
-    values = gemv.constants(5376, 2688, gemm_nvfp4.cut(5376), 576, 0, LARGE)
+    values = gemv.constants(2816, 512, gemm_nvfp4.cut(2816), 576, 0, LARGE)
     assert values is not None and values['MIN_BLOCKS'] == 2
     assert (gemv.shared_bytes(values, 576, 0) + 1024) * 3 <= LARGE + 1024
 

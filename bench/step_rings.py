@@ -1,15 +1,14 @@
 # Copyright 2026 The gemma_thor_ros developers
 # SPDX-License-Identifier: Apache-2.0
-"""Times a step's graph with different amounts fetched ahead into the L2 cache, and other rings.
+"""Times a step's graph with other rings of the products of one row than their own.
 
-    python bench/fetch_ahead.py --preset 12b --format nvfp4 [--layers 12] [--rows 1] [--rings]
-        [--receipt FILE.json] [--commit HASH]
+    python bench/step_rings.py --preset 12b --format nvfp4 [--layers 12] [--receipt FILE.json]
+        [--commit HASH]
 
-Random weights of true shapes, one sequence at depth 256. Each place of a layer (qkv, o, gate_up,
-down) tries some amounts, with the best of the others; then the best plan and none at more depths.
---rings: before that each product of one row tries other rings and resident blocks in the step,
-where what is best for a launch among its like may leave no room for the next one. Before and
-behind, what the step is shorter by without each kind of launch.
+Random weights of true shapes, one sequence at depth 256. What is best for a launch among its like
+may leave no room for the next one, or have nothing under way while it waits for the one in front;
+so each shape tries rings and resident blocks in the whole step, beside the best of the others.
+Before and behind: what the step is shorter by without each kind of launch.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import statistics
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +36,13 @@ from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.ops import compile as compiler
 from gemma_thor_ros.ops import device, gemm_affine, gemm_nvfp4, gemv
 from gemma_thor_ros.ops.affine_specs import affine_specs
-from gemma_thor_ros.ops.fetch_plan import FetchPlan, nbytes
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
 from gemma_thor_ros.ops.step_times import times_us
 from gemma_thor_ros.weights.mlx_modules import setting_of
 from gemma_thor_ros.weights.presets import preset_config
 
 PAGE_SIZE = 64
-DEPTHS = (256, 1024, 4096, 16384)
-AMOUNTS = {                              # megabytes
-    'qkv': (0, 4, 8, 12, 16, 20, 24, 28, 32, 40), 'o': (0, 4, 8, 12, 16, 24),
-    'gate_up': (0, 2, 4, 8, 12, 16, 20), 'down': (0, 4, 8, 12, 16, 20)}
+DEPTH = 256
 REPLAYS = 25
 
 
@@ -83,17 +77,10 @@ class Rings:
     def _spec(self, *args: Any, **options: Any) -> Any:
         key = self.key(args, options)
         self.asked[key] = args, options
-        chosen = {name: value for name, value in self.chosen.get(key, {}).items()
-                  if name != 'MOST_TILES'}
-        return self._original(*args, **options, **chosen)
-
-    def choose(self, key: tuple[int, int], variant: dict[str, int]) -> None:
-        """Take a variant from now on; MOST_TILES is one for all shapes."""
-        self.chosen[key] = variant
-        gemv.MOST_TILES = max([12, *(one.get('MOST_TILES', 0) for one in self.chosen.values())])
+        return self._original(*args, **options, **self.chosen.get(key, {}))
 
     def variants(self, key: tuple[int, int]) -> list[dict[str, int]]:
-        """Rings of 1 to 14 KB a warp that fit; all are compiled together."""
+        """Rings that fit, with 24 to 190 KB under way; all are compiled together."""
         args, options = self.asked[key]
         spec = self._original(*args, **options) or self._original(
             *args, **options, STAGE_TILES=2, STAGES=2, MIN_BLOCKS=1)
@@ -105,72 +92,58 @@ class Rings:
         found = []
         for resident in range(1, max(1, 32 // own['K_WARPS']) + 1):
             for tiles in (1, 2, 3, 4, 5, 6, 7):
-                for stages in (2, 3, 4, 6, 8):
+                for stages in (2, 3, 4, 5, 6, 8):
                     variant = {'STAGE_TILES': tiles, 'STAGES': stages, 'MIN_BLOCKS': resident}
                     under_way = (stages - 1) * tiles * tile_bytes * own['K_WARPS'] * resident
-                    if (own['WARP_TILES'] % tiles == 0 and 24000 <= under_way <= 110000
-                            and resident >= own['MIN_BLOCKS'] - 1 and (tiles > 1 or stages == 6)
+                    if (own['WARP_TILES'] % tiles == 0 and 24000 <= under_way <= 190000
+                            and resident >= own['MIN_BLOCKS'] - 2 and tiles > 1
                             and gemv.fits({**own, **variant}, tile_bytes, sums, limit)):
                         found.append(variant)
-                        if (resident + 1) * own['K_WARPS'] <= 32:    # of 64 registers a thread
-                            found.append({**variant, 'ROOM': resident + 1})
-        if key[1] > 12 * device.info().num_multiprocessors:      # one round instead of two
-            found += [{**variant, 'MOST_TILES': 20} for variant in found
-                      if variant['MIN_BLOCKS'] == 1]
-        specs = [self._original(*args, **options, **variant) for variant in found
-                 if 'MOST_TILES' not in variant]
+        specs = [self._original(*args, **options, **variant) for variant in found]
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda one: compiler.cached_cubin(one, device.info().arch), specs))
         return found
 
 
 class Sweep:
-    """Times plans for one model; prints and keeps each."""
+    """Times variants for one model; prints and keeps each."""
 
-    def __init__(self, model: CudaGemma4, rows: int, records: Records,
-                 context: dict[str, Any]) -> None:
-        self.model, self.rows, self.records, self.context = model, rows, records, context
-        self.depth = DEPTHS[0]
-        step(model, self.depth, rows)
+    def __init__(self, model: CudaGemma4, records: Records, context: dict[str, Any]) -> None:
+        self.model, self.records, self.context = model, records, context
+        step(model, DEPTH, 1)
 
-    def us(self, plan: FetchPlan, **context: Any) -> float:
-        """Microseconds of a step's graph, the median of some replays."""
-        self.model.ops.plan = plan
-        times = times_us(self.model.stream, self.model.launches(Key(self.rows, 1, self.rows)),
-                         REPLAYS)
-        found = statistics.median(times)
-        amounts = {place: round(getattr(plan, place) / 1e6, 2) for place in AMOUNTS}
-        self.records.add('graph_us', times, 'us', **self.context, rows=self.rows,
-                         depth=self.depth, **amounts, early=plan.early, **context)
-        words = ' '.join(f'{place} {amount:5.1f}' for place, amount in amounts.items())
-        rest = ' '.join(f'{name}={value}' for name, value in context.items())
-        print(f'{words} early {plan.early} at {self.depth:6}: {found:9.2f} us {rest}', flush=True)
-        return found
+    def us(self, **context: Any) -> float:
+        """Microseconds of the graph, the median of some replays."""
+        times = times_us(self.model.stream, self.model.launches(Key(1, 1, 1)), REPLAYS)
+        self.records.add('graph_us', times, 'us', **self.context, rows=1, depth=DEPTH, **context)
+        words = ' '.join(f'{name}={value}' for name, value in context.items())
+        print(f'{statistics.median(times):9.2f} us {words}', flush=True)
+        return statistics.median(times)
 
-    def rings(self, rings: Rings, plan: FetchPlan) -> None:
-        """Each shape's rings beside the best of the others; what gains half a percent stays."""
-        self.us(plan)
+    def rings(self, rings: Rings) -> None:
+        """Each shape's rings beside the best of the others; what gains 0.4 % stays."""
+        self.us()
         for key in sorted(rings.asked):
-            least = first = min(self.us(plan), self.us(plan))
+            least = first = min(self.us(), self.us())
             print(f'-- {key[0]} columns, {key[1]} row tiles: {least:.2f} us', flush=True)
             best: dict[str, int] = rings.chosen.get(key, {})
             times = []
             for variant in rings.tried.get(key) or rings.variants(key):
-                rings.choose(key, variant)
+                rings.chosen[key] = variant
                 try:
-                    time = self.us(plan, key=list(key), **variant)
+                    time = self.us(key=list(key), **variant)
                 except Exception as error:  # noqa: BLE001 - a variant that asks for too much
                     print(f'{variant}: {error}'[:200], flush=True)
                     continue
                 times.append((time, variant))
                 if time < min(least, 0.996 * first):
                     best, least = variant, time
-            rings.choose(key, best)
+            rings.chosen[key] = best
             rings.tried[key] = [variant for time, variant in times if time < 1.012 * least]
             print(f'-- {key[0]} columns, {key[1]} row tiles: {best or "own"}', flush=True)
 
-    def without(self, plan: FetchPlan) -> None:
-        """What a step is shorter by without each kind of launch: its share of the chain."""
+    def without(self) -> None:
+        """What the step is shorter by without each kind of launch: its share of the chain."""
         kinds: dict[Any, int] = {}
         original = device.launch
 
@@ -184,35 +157,18 @@ class Sweep:
 
         try:
             device.launch = leaving_out(None)
-            self.model.ops.plan = plan
-            self.model.launches(Key(self.rows, 1, self.rows))()
+            self.model.launches(Key(1, 1, 1))()
             device.launch = original
-            whole = self.us(plan)
+            whole = self.us()
             for spec, count in list(kinds.items()):
                 device.launch = leaving_out(spec)
                 columns = dict(spec.defines).get('COLUMNS', '')
-                each = (whole - self.us(plan, without=spec.entry)) / count
+                each = (whole - self.us(without=spec.entry)) / count
                 print(f'-- {spec.entry} {columns}: {each:.2f} us each, {count} times', flush=True)
-                self.records.add('chain_us', [each], 'us', **self.context, rows=self.rows,
-                                 op=spec.entry, count=count, constants=dict(spec.defines),
-                                 fetched=plan != FetchPlan())
+                self.records.add('chain_us', [each], 'us', **self.context, rows=1, op=spec.entry,
+                                 count=count, constants=dict(spec.defines))
         finally:
             device.launch = original
-
-    def best(self, start: FetchPlan) -> FetchPlan:
-        """Try each place's amounts beside the best of the others, then when to ask."""
-        plan, least = start, self.us(start)
-        for place, amounts in AMOUNTS.items():
-            begin = plan
-            for amount in amounts:
-                tried = replace(begin, **{place: amount * 10**6})
-                if (time := self.us(tried)) < least:
-                    plan, least = tried, time
-        for early in (1, 2, 9):
-            tried = replace(plan, early=early)
-            if (time := self.us(tried)) < least:
-                plan, least = tried, time
-        return plan
 
 
 def main() -> int:
@@ -221,8 +177,6 @@ def main() -> int:
     parser.add_argument('--preset', default='12b')
     parser.add_argument('--format', default='nvfp4')
     parser.add_argument('--layers', type=int, default=12)
-    parser.add_argument('--rows', type=int, default=1)
-    parser.add_argument('--rings', action='store_true')
     parser.add_argument('--receipt', type=Path, help='write the records here as JSON')
     parser.add_argument('--commit', default='unknown')
     arguments = parser.parse_args()
@@ -230,36 +184,22 @@ def main() -> int:
     setting = setting_of(arguments.format)
     rings = Rings(setting is not None)
     records = Records(arguments.receipt, card=info.name, commit=arguments.commit,
-                      command='python bench/fetch_ahead.py ' + ' '.join(sys.argv[1:]))
+                      command='python bench/step_rings.py ' + ' '.join(sys.argv[1:]))
     config = ModelConfig.from_dict(preset_config(arguments.preset))
     compile_ahead(config, PAGE_SIZE, 'fp8', 16, lambda share: None)
     if setting is not None:
         compile_specs(affine_specs(uses_of(config, setting), info.shared_bytes_per_block), 16,
                       lambda share: None)
-    model = random_model(arguments.preset, 'fp8', DEPTHS[-1] + 64, arguments.layers,
+    model = random_model(arguments.preset, 'fp8', DEPTH + 64, arguments.layers,
                          setting=setting)
-    layer = model._layers[0]
-    for name in ('qkv_proj', 'o_proj', 'gate_up_proj', 'down_proj'):
-        print(f'{name} {nbytes(getattr(layer, name)) / 1e6:.2f} MB')
     context: dict[str, Any] = {'model': f'{arguments.preset} of random weights',
-                                  'format': arguments.format, 'layers': arguments.layers,
-                                  'path': 'node'}
-    sweep = Sweep(model, arguments.rows, records, context)
-    own, none = model.ops.plan, FetchPlan()
-    for plan in (none, own, none, own):
-        sweep.us(plan)
-    sweep.without(none)
-    if arguments.rings:
-        sweep.rings(rings, own)
-    best = sweep.best(none)
-    if arguments.rings:
-        sweep.rings(rings, best)
-    sweep.without(best)
-    for depth in DEPTHS:
-        sweep.depth = depth
-        step(model, depth, arguments.rows)
-        for plan in (none, own, best, replace(best, o=0, gate_up=0, down=0)):
-            sweep.us(plan)
+                               'format': arguments.format, 'layers': arguments.layers,
+                               'path': 'node'}
+    sweep = Sweep(model, records, context)
+    sweep.without()
+    sweep.rings(rings)
+    sweep.rings(rings)
+    sweep.without()
     return 0
 
 
