@@ -51,7 +51,10 @@ HEAD_VARIANTS: list[dict[str, int]] = [
     {'ROW_TILES': 2, 'STAGE_TILES': 4, 'STAGES': 4, 'WARPS': 16},
     {'ROW_TILES': 2, 'STAGE_TILES': 4, 'STAGES': 6, 'WARPS': 8},
     {'ROW_TILES': 2, 'STAGE_TILES': 3, 'STAGES': 4, 'WARPS': 8},
-    {'ROW_TILES': 2, 'STAGE_TILES': 2, 'STAGES': 4, 'WARPS': 8}, {'STAGES': 2}, {'STAGES': 4}]
+    {'ROW_TILES': 2, 'STAGE_TILES': 3, 'STAGES': 4, 'WARPS': 12},
+    {'ROW_TILES': 2, 'STAGE_TILES': 4, 'STAGES': 4, 'WARPS': 8},
+    {'ROW_TILES': 2, 'STAGE_TILES': 2, 'STAGES': 4, 'WARPS': 8}, {'STAGES': 2}, {'STAGES': 4},
+    {'WARPS': 12}, {'WARPS': 12, 'STAGES': 2}, {'WARPS': 8, 'STAGES': 4}]
 NAMES = ('CLUSTER', 'TEAMS', 'ROW_TILES', 'STAGE_TILES', 'STAGES', 'HELD')
 
 

@@ -30,7 +30,6 @@ _MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 regi
 _REGISTERS = 56                          # of a thread, for as many resident blocks as that lets
 _LIGHT_WARPS = 12                        # with so many, and 4 tiles each, there is more choice:
 _FEW_TILES = 264                         # row tiles of which two a multiprocessor are enough
-_STREAMED_BYTES = 180_000                # weights of a multiprocessor that are worth a stream
 _MANY_THREADS = 1536                     # of a multiprocessor, else; leaves 40 registers a thread
 
 
@@ -145,11 +144,11 @@ def stream_spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool
                 num_row_tiles: int, shared_limit: int, multiprocessors: int,
                 **override: int) -> KernelSpec | None:
     """What is compiled for 2 rows or more as a stream; None: `spec` serves them."""
-    weights = num_row_tiles * -(-columns // TILE_COLUMNS) * TILE_BYTES
-    if not override and (num_tokens <= 8 or weights < _STREAMED_BYTES * multiprocessors):
-        return None
-    return stream_nvfp4.spec(columns, num_tokens, interleaved, hardware, num_row_tiles,
-                             cut(columns), shared_limit, multiprocessors, **override)
+    settled = override or stream_nvfp4.served(columns, num_tokens, num_row_tiles,
+                                              multiprocessors)
+    return None if settled is None else stream_nvfp4.spec(
+        columns, num_tokens, interleaved, hardware, num_row_tiles, cut(columns), shared_limit,
+        multiprocessors, **settled)
 
 
 def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_row_tiles: int,

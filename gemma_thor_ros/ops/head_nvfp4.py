@@ -17,6 +17,7 @@ from gemma_thor_ros.ops.rounding import Array
 from gemma_thor_ros.ops.shapes import check
 
 _STAGE_TILES, _STAGES = 4, 3             # of a warp's ring in shared memory
+_FEWER_WARPS = {'WARPS': 8, 'ROW_TILES': 2, 'STAGE_TILES': 3, 'STAGES': 4}       # beside many rows
 _VOCAB_TILES = 16384                     # row tiles of a table of 262,144
 _WARPS, _FEWEST_WARPS = 16, 4            # of a block; the rings of so many fit anywhere
 
@@ -70,6 +71,9 @@ def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
         'SINGLE': int(num_rows == 1), 'STAGED': 1, 'SEGMENT': gemm_nvfp4.cut(columns)[1],
         'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES, 'ROW_TILES': 1, 'MIN_BLOCKS': 1,
         'E2M1_HARDWARE': int(hardware), **override}
+    if blocks == 2 and shared_bytes(constants) > shared_limit and not override:
+        fewer = {**constants, **_FEWER_WARPS}        # two row tiles at a time instead
+        constants = fewer if shared_bytes(fewer) <= shared_limit else constants
     if shared_bytes(constants) > shared_limit:
         constants['STAGED'] = 0
     while shared_bytes(constants) > shared_limit and constants['WARPS'] > _FEWEST_WARPS:

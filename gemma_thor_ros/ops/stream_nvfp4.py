@@ -21,6 +21,18 @@ _FIXED_BYTES = 128                       # of shared memory: the scales of a tur
 CLUSTERS = (1, 2, 4, 8)                  # blocks of one, that are considered
 _MOST_WARPS, _MOST_STAGES = 16, 8
 _REGISTERS = 65536
+# What was fastest on an H200, (CLUSTER, TEAMS, ROW_TILES, STAGE_TILES, STAGES, HELD) by column
+# tiles, row tiles and BLOCKS. Shallow rings, where they leave room for a block of the next launch.
+_FASTEST = {
+    (44, 512, 2): (1, 1, 2, 2, 2, 1), (44, 576, 2): (1, 1, 1, 4, 2, 1),            # 26B
+    (60, 1920, 2): (1, 1, 1, 4, 2, 1), (240, 240, 2): (4, 4, 2, 1, 3, 0),          # 12B
+    (84, 2688, 2): (2, 2, 2, 3, 2, 0), (84, 1024, 2): (2, 2, 2, 3, 2, 0),          # 31B
+    (84, 1152, 2): (2, 2, 2, 3, 2, 0), (336, 336, 2): (8, 4, 2, 3, 4, 0),
+    (128, 336, 2): (4, 3, 4, 1, 3, 0), (256, 336, 2): (8, 4, 3, 1, 8, 0),
+    (84, 2688, 1): (1, 1, 3, 2, 4, 1), (336, 336, 1): (4, 3, 4, 1, 3, 0),
+    (128, 336, 1): (4, 3, 4, 2, 2, 0)}
+_MANY = 100                              # multiprocessors of a device like that one
+_WORTH_BYTES = 180_000                   # of weights for each multiprocessor, elsewhere
 # ns, of one multiprocessor of an H200 (bench/LOG.md)
 _WEIGHTS = 34.0                          # bytes of weights a ns, when all read
 _ROWS = 45.0                             # bytes a ns out of the L2
@@ -36,6 +48,19 @@ class Share(NamedTuple):
     clusters: int
     each: int
     more: int
+
+
+def served(columns: int, num_tokens: int, num_row_tiles: int,
+           multiprocessors: int) -> dict[str, int] | None:
+    """Constants of `spec` that are settled, {} if none are; None: a stream gains nothing."""
+    column_tiles = -(-columns // TILE_COLUMNS)
+    blocks = 1 if num_tokens <= 8 else 2
+    fastest = _FASTEST.get((column_tiles, num_row_tiles, blocks))
+    if fastest and multiprocessors >= _MANY:
+        return dict(zip(('CLUSTER', 'TEAMS', 'ROW_TILES', 'STAGE_TILES', 'STAGES', 'HELD'),
+                        fastest, strict=True))
+    weights = num_row_tiles * column_tiles * TILE_BYTES
+    return {} if blocks == 2 and weights >= _WORTH_BYTES * multiprocessors else None
 
 
 @cache

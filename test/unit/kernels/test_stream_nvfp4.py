@@ -56,6 +56,21 @@ def test_the_cheapest_way_that_fits_is_taken() -> None:
     assert stream_nvfp4.cost(dict(best.defines), 512, 132) <= min(costs)
 
 
+def test_settled_ways_are_those_of_a_large_device() -> None:
+    for (column_tiles, row_tiles, blocks), way in stream_nvfp4._FASTEST.items():
+        columns, rows = 64 * column_tiles, 8 * blocks
+        for pair in (False, True):
+            spec = gemm_nvfp4.served_spec(columns, rows, pair, False, row_tiles, LARGE, 132)
+            assert spec.file == 'stream_nvfp4'
+            values = dict(spec.defines)
+            assert tuple(values[name] for name in ('CLUSTER', 'TEAMS', 'ROW_TILES', 'STAGE_TILES',
+                                                   'STAGES', 'HELD')) == way
+    assert gemm_nvfp4.served_spec(4096, 16, False, False, 176, LARGE, 132).file == 'gemm_nvfp4'
+    assert gemm_nvfp4.served_spec(2816, 8, False, False, 512, LARGE, 132).file == 'gemm_nvfp4'
+    small = dict(gemm_nvfp4.served_spec(2816, 16, False, False, 512, LARGE, 20).defines)
+    assert small['HELD'] == 0 and stream_nvfp4.served(2816, 16, 512, 20) == {}
+
+
 def test_where_no_stream_serves() -> None:
     cut = gemm_nvfp4.cut(64 * 17)
     assert stream_nvfp4.spec(64 * 17, 16, False, False, 512, cut, LARGE) is None  # a tile too many
