@@ -4,17 +4,14 @@
 
     python bench/stream_step.py --preset 26b-a4b --rows 16 [--layers 12] [--receipt FILE.json]
 
-The graph of a step of random weights, replayed: first without any stream, with the ways that are
-served, and with each size of cluster allowed; then each product's ways, one after the other, with
-the best of those before; then all launches with as much shared memory as there is set aside.
+The graph of a step of random weights, replayed: first without a stream and with the ways that are
+served; then each product's ways, one after the other, with the best of those before.
 """
 from __future__ import annotations
 
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +37,6 @@ class Ways:
     def __init__(self) -> None:
         self.asked: dict[Product, tuple[Any, ...]] = {}
         self.chosen: dict[Product, dict[str, int] | None] = {}   # None: without a stream
-        self.clusters: tuple[int, ...] | None = None             # allowed for what is not chosen
         self._own: Any = gemm_nvfp4.stream_spec
         setattr(gemm_nvfp4, 'stream_spec', self._answer)         # noqa: B010
 
@@ -51,20 +47,13 @@ class Ways:
         if product in self.chosen:
             way = self.chosen[product]
             return self.spec(product, **way) if way else None
-        if self.clusters is None:
-            found: KernelSpec | None = self._own(*args)
-            return found
-        served = stream_nvfp4.CLUSTERS
-        stream_nvfp4.CLUSTERS = self.clusters        # type: ignore[assignment]
-        try:
-            return self.spec(product)
-        finally:
-            stream_nvfp4.CLUSTERS = served
+        found: KernelSpec | None = self._own(*args)
+        return found
 
     def spec(self, product: Product, **way: int) -> KernelSpec | None:
         """What is compiled for a product in this way."""
         rows, hardware, limit, multiprocessors = self.asked[product]
-        return stream_nvfp4.spec.__wrapped__(        # uncached: CLUSTERS changes
+        return stream_nvfp4.spec(
             product[0], rows, product[2], hardware, product[1], gemm_nvfp4.cut(product[0]), limit,
             multiprocessors, **way)
 
@@ -74,26 +63,11 @@ class Ways:
         outputs = product[1] * (8 if product[2] else 16)
         found = ways((outputs, product[0]), rows, product[2], hardware, limit, multiprocessors,
                      most)
+        served = stream_nvfp4.served(product[0], rows, product[1], multiprocessors)
+        if served and served not in found:
+            found.insert(0, served)
         kernels.compile_together([spec for way in found if (spec := self.spec(product, **way))])
         return found
-
-
-@contextmanager
-def all_shared() -> Iterator[None]:
-    """Every launch with the largest part of the L1 as shared memory, so that none changes it."""
-    original, done = device.launch, set()
-
-    def launch(kernel: Any, *args: Any, **options: Any) -> None:
-        if kernel not in done:
-            done.add(kernel)
-            kernel._raw.preferred_shared_memory_carveout = 100
-        original(kernel, *args, **options)
-
-    device.launch = launch
-    try:
-        yield
-    finally:
-        device.launch = original
 
 
 class Sweep:
@@ -120,10 +94,7 @@ class Sweep:
             self.us('without a stream')
             found.chosen = {}
             self.us('as served')
-        for clusters in ((1,), (1, 2), (1, 2, 4), (1, 2, 4, 8)):
-            found.clusters = clusters
-            self.us(f'clusters of {clusters}')
-        found.clusters, found.chosen = None, dict.fromkeys(products)
+        found.chosen = dict.fromkeys(products)
         for product in products:
             best, least = None, self.us(f'{product} without a stream')
             for way in found.all_of(product, most):
@@ -139,10 +110,8 @@ class Sweep:
             found.chosen[product] = best
             print(f'-- {product}: {best}', flush=True)
         self.us('the best of each')
-        with all_shared():
-            self.us('the best of each, all as shared memory')
-            found.chosen = {}
-            self.us('as served, all as shared memory')
+        found.chosen = {}
+        self.us('as served')
 
 
 def main() -> int:
