@@ -102,9 +102,10 @@ class Keys:
 def excess(xp: Any, out: Any, exact: Any, terms: Any, bits: int, slack: Any = 0.0) -> float:
     """The most that an error is above the final rounding's, in parts of the terms.
 
-    A number that is none counts as infinity. slack: what is allowed besides.
+    A number that is none counts as infinity. slack: what is allowed besides; what it may lead to
+    can have a longer step than the exact number.
     """
-    half = xp.ldexp(xp.full(exact.shape, 0.5), xp.frexp(exact)[1] - bits)
+    half = xp.ldexp(xp.full(exact.shape, 0.5), xp.frexp(xp.abs(exact) + slack)[1] - bits)
     found = xp.maximum(xp.abs(out - exact) - half - slack, 0) / xp.maximum(terms, 1e-30)
     return float(xp.where(xp.isnan(found), xp.inf, found).max())
 

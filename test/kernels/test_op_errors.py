@@ -28,6 +28,11 @@ def test_the_measure_leaves_one_rounding_out_and_sees_what_is_more() -> None:
     off = rounded.copy()
     off[3, 5] = from_bf16(to_bf16(exact) + np.uint16(1))[3, 5]   # the next number
     assert op_errors.excess(np, off, exact, np.abs(exact), op_errors.BF16) > 5e-4
+    # just below a power of two, and what may be added leads beyond it, where steps are longer
+    below, above = np.array([1 - 2.0**-12]), np.array([1 + 2.0**-7])
+    for allowed, least, most in ((2.0**-8 + 2.0**-12, 0, 1e-7), (2.0**-8, 1e-4, 3e-4)):
+        found = op_errors.excess(np, above, below, np.ones(1), op_errors.BF16, allowed)
+        assert least <= found <= most
 
 
 def test_small_products(full: None, small: tuple[Any, Any]) -> None:
