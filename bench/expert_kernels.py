@@ -34,26 +34,23 @@ from kernels import Bench, compile_together, constants  # noqa: E402
 
 Variant = dict[str, int]
 LAUNCHES = 64
-TRACE, TRACED = 64, 132 * 16             # times of each warp, warps
 TURNS = 16                               # routes of other experts
 # rows, experts, whether few of them have most rows
 ROUTED = ((1, 8, False), (2, 16, False), (4, 25, False), (8, 40, False), (8, 32, True),
           (16, 32, False), (16, 36, True), (16, 64, False), (16, 80, False))
 # By the most rows; the first is what the op chooses.
 GATE_UP: dict[int, tuple[Variant, ...]] = {
-    8: ({}, {'ONE_BODY': 0}, {'SPREAD': 0, 'NEIGHBOURS': 1}, {'NEIGHBOURS': 1},
-        {'SPREAD': 0, 'NEIGHBOURS': 1, 'FETCH_DENSE': 0}, {'STAGES': 2}),
-    16: ({}, {'ONE_BODY': 0}, {'NEIGHBOURS': 0}, {'SPREAD': 1}, {'SPREAD': 1, 'NEIGHBOURS': 0},
-         {'STAGES': 2}, {'ACTIVATIONS': 4}, {'FETCH_DENSE': 0},
-         {'MIN_BLOCKS': 3, 'WIDE_ACTIVATIONS': 1, 'STAGES': 2})}
+    1: ({}, {'ONE_BODY': 1}, {'STAGES': 3}, {'STAGE_TILES': 2, 'STAGES': 3, 'ACTIVATIONS': 2},
+        {'STAGE_TILES': 2, 'STAGES': 4, 'ACTIVATIONS': 2}),
+    8: ({}, {'STAGES': 3}, {'STAGE_TILES': 2, 'STAGES': 3, 'ACTIVATIONS': 2}),
+    16: ({}, {'STAGES': 2}, {'STAGE_TILES': 2}, {'STAGE_TILES': 2, 'STAGES': 4},
+         {'ACTIVATIONS': 4})}
 DOWN: dict[int, tuple[Variant, ...]] = {
-    8: ({}, {'ONE_BODY': 0}, {'SPREAD': 0, 'NEIGHBOURS': 1}, {'STAGES': 2}),
-    16: ({}, {'ONE_BODY': 0}, {'NEIGHBOURS': 0}, {'SPREAD': 1}, {'SPREAD': 1, 'NEIGHBOURS': 0},
-         {'STAGES': 2}, {'ACTIVATIONS': 4},
-         {'MIN_BLOCKS': 3, 'WIDE_ACTIVATIONS': 1, 'STAGES': 2})}
+    1: ({}, {'ONE_BODY': 0}, {'STAGES': 3}, {'STAGE_TILES': 2, 'STAGES': 3, 'ACTIVATIONS': 2}),
+    8: ({}, {'ONE_BODY': 1}, {'STAGES': 3}),
+    16: ({}, {'ONE_BODY': 1}, {'STAGES': 2})}
 CHAIN: dict[int, tuple[Variant, ...]] = {
-    8: ({}, {'SPREAD': 0, 'NEIGHBOURS': 1}),
-    16: ({}, {'ONE_BODY': 0}, {'SPREAD': 1, 'NEIGHBOURS': 0})}
+    1: ({}, {'STAGES': 3}), 8: ({}, {'STAGES': 3}), 16: ({}, {'STAGES': 2})}
 
 
 class Layer(NamedTuple):
@@ -109,8 +106,7 @@ class Step:
         self.wide = cases.random_rows(cp, (rows, 3 * inner), 7)
         self.results = cases.random_rows(cp, (rows, cases.CHOSEN, hidden), 6)
         self.parts = cases.poisoned(cp, (rows, 3, hidden), 'f32')
-        self.arrivals = cp.zeros(moe_chain.arrivals_size(num_experts) + 2 * TRACE * TRACED,
-                                 cp.uint32)
+        self.arrivals = cp.zeros(moe_chain.arrivals_size(num_experts), cp.uint32)
 
     def gate_up(self, turn: int) -> None:
         """Enqueue it."""
@@ -221,20 +217,6 @@ def run(bench: Bench, only: set[int], once: bool) -> int:
     return failures
 
 
-def traced(bench: Bench, folder: Path) -> None:
-    """Write when each warp of a chain did what: (warps, TRACE) u64, the tag in the upper byte."""
-    weights = layer(bench)
-    at = moe_chain.arrivals_size(cases.EXPERTS[0])
-    for rows, distinct, skewed in ROUTED:
-        step = Step(bench, weights, rows, distinct, skewed)
-        with changed('chain', {'TRACE': TRACE, 'TRACE_AT': at}):
-            for turn in range(8):
-                step.chain(turn)
-        bench.stream.synchronize()
-        times = bench.cp.asnumpy(step.arrivals)[at:].view(np.uint64).reshape(TRACED, TRACE)
-        np.savez_compressed(folder / f'chain-{rows}-{distinct}-{int(skewed)}.npz', times=times)
-
-
 def compile_all(only: set[int]) -> None:
     """Fill the cache, in parallel."""
     hardware = device.has_e2m1_conversion()
@@ -257,13 +239,9 @@ def main() -> int:
     parser.add_argument('--commit', default='unknown')
     parser.add_argument('--rows', default='', help='only these numbers of rows, with commas')
     parser.add_argument('--once', action='store_true', help='measure nothing')
-    parser.add_argument('--trace', type=Path, help='only write when warps did what, here')
     arguments = parser.parse_args()
     only = {int(word) for word in arguments.rows.split(',') if word}
     bench = Bench('python bench/expert_kernels.py', arguments.commit)
-    if arguments.trace:
-        traced(bench, arguments.trace)
-        return 0
     compile_all(only)
     if not arguments.once:
         bench.bandwidth()

@@ -4,9 +4,8 @@
 // One item of the experts' launches: its weights through a warp's ring, times rows of activations;
 // and what the warps of a pair add up.
 //
-// Constants: those of expert_work.cuh, SPLIT (the most warps of an item) and L2_AHEAD (1: an item
-// comes into the L2 as a whole when its first stage is requested), ONE_BODY (1: all stages run the same
-// instructions, which a launch has to wait for once).
+// Constants: those of expert_work.cuh, SPLIT (the most warps of an item), and ONE_BODY (1: all stages
+// run the same instructions, which a launch has to wait for but once; 0: they are laid out apart).
 
 #include "expert_work.cuh"
 #include "weight_ring.cuh"
@@ -52,13 +51,6 @@ struct Ring {
     bool down;                   // whether it is down's
 };
 
-// Into the L2; a hint. sm_90 and up.
-__device__ __forceinline__ void fetch_item(const void* from, u32 num_bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(num_bytes));
-#endif
-}
-
 // Begin to request the ring's item, if there is one.
 template <class Part>
 __device__ __forceinline__ void begin_item(Ring& ring, const Job<Part>& job,
@@ -66,12 +58,6 @@ __device__ __forceinline__ void begin_item(Ring& ring, const Job<Part>& job,
     if (ring.item >= job.share.num_items) return;
     ring.from = source_of<Part>(job.work, routing, place_of(job, ring.item), lane);
     ring.left = Part::item_tiles;
-#if L2_AHEAD
-    if (lane == 0) {
-        fetch_item(ring.from.codes, Part::item_tiles * TILE_CODE_VECTORS * 16);
-        fetch_item(ring.from.scales, Part::item_tiles * TILE_SCALE_WORDS * 4);
-    }
-#endif
 }
 
 template <class Part>

@@ -41,8 +41,7 @@ struct Place {
     int unit, tile;
 };
 
-// A block's items: first so many of the dense MLP's, then of the experts'. With SPREAD each block has
-// as many of the dense MLP's, else they are the first blocks' (and all are first_expert and behind).
+// A block's items: first so many of the dense MLP's, then of the experts'.
 struct Share {
     int first_dense, num_dense, first_expert, num_items;
     float per_unit;              // 1 / num_row_tiles
@@ -52,22 +51,9 @@ __device__ __forceinline__ int part_of(int count, int block) {
     return (u32)count * (u32)block / gridDim.x;
 }
 
-// Which of the shares a block has. Blocks that are on one multiprocessor, as devices place them, have
-// neighbouring ones: they read the same rows.
-__device__ __forceinline__ int share_of_block() {
-#if NEIGHBOURS
-    if (gridDim.x % MIN_BLOCKS == 0) {
-        const u32 apart = gridDim.x / MIN_BLOCKS;
-        return blockIdx.x % apart * MIN_BLOCKS + blockIdx.x / apart;
-    }
-#endif
-    return blockIdx.x;
-}
-
 __device__ __forceinline__ void find_dense(Share& share, int num_row_tiles) {
-    const int block = share_of_block();
-    share.first_dense = part_of(DENSE * num_row_tiles, block);
-    share.num_dense = part_of(DENSE * num_row_tiles, block + 1) - share.first_dense;
+    share.first_dense = part_of(DENSE * num_row_tiles, blockIdx.x);
+    share.num_dense = part_of(DENSE * num_row_tiles, blockIdx.x + 1) - share.first_dense;
     share.per_unit = 1.0f / (float)num_row_tiles;
 }
 
@@ -85,19 +71,7 @@ __device__ __forceinline__ int item_at(int weight, int num_wide) {
 template <class Part>
 __device__ __forceinline__ void find_experts(Share& share, const Work& work, int experts_hit,
                                              int wide_hit) {
-    const int tiles = work.num_row_tiles, block = share_of_block();
-#if !SPREAD
-    // one list, with the dense MLP's units in front: no expert has more rows
-    const int num_more = BLOCKS == 1 ? 0
-        : (wide_hit + (work.num_tokens > 8 ? DENSE : 0)) * tiles;
-    const int num_all = (DENSE + experts_hit) * tiles;
-    const int weight = Part::narrow * num_all + (Part::wide - Part::narrow) * num_more;
-    share.num_dense = 0;
-    share.first_expert = item_at<Part>(part_of(weight, block), num_more);
-    share.num_items = max(min(item_at<Part>(part_of(weight, block + 1), num_more), num_all)
-                          - share.first_expert, 0);
-    return;
-#endif
+    const int tiles = work.num_row_tiles;
     const int per_dense = work.num_tokens > 8 ? Part::wide : Part::narrow;
     const int num_wide = BLOCKS == 1 ? 0 : wide_hit * tiles;
     const int experts = (Part::wide - Part::narrow) * num_wide
@@ -106,12 +80,12 @@ __device__ __forceinline__ void find_experts(Share& share, const Work& work, int
     int begin, end;
     // else a block may have more of the dense MLP than its share, and a later one begin earlier
     if (DENSE == 0 || experts >= per_dense * (int)gridDim.x) {
-        begin = part_of(dense + experts, block) - per_dense * share.first_dense;
-        end = part_of(dense + experts, block + 1)
+        begin = part_of(dense + experts, blockIdx.x) - per_dense * share.first_dense;
+        end = part_of(dense + experts, blockIdx.x + 1)
             - per_dense * (share.first_dense + share.num_dense);
     } else {
-        begin = part_of(experts, block);
-        end = part_of(experts, block + 1);
+        begin = part_of(experts, blockIdx.x);
+        end = part_of(experts, blockIdx.x + 1);
     }
     share.first_expert = item_at<Part>(begin, num_wide);
     // a step of padding alone hits none: what the division leaves over is no item then
@@ -124,7 +98,7 @@ __device__ __forceinline__ Place place_of(const Share& share, int item, int num_
     const int number = item + (dense ? share.first_dense : share.first_expert - share.num_dense);
     // exact: a half off any border, and far fewer than 2^20 items
     const int unit = (int)(((float)number + 0.5f) * share.per_unit);
-    return {unit + (dense || !SPREAD ? 0 : DENSE), number - unit * num_row_tiles};
+    return {unit + (dense ? 0 : DENSE), number - unit * num_row_tiles};
 }
 
 // A team's first item. Neighbours in a block go to different schedulers, and the blocks of a
@@ -140,7 +114,7 @@ __device__ __forceinline__ int first_item() {
 template <class Part>
 __device__ __forceinline__ int next_item(const Share& share, int item) {
     constexpr int teams = Part::teams;
-    const int skipped = SPREAD && share.num_dense <= teams ? share.num_dense : 0;
+    const int skipped = share.num_dense <= teams ? share.num_dense : 0;
     if (Part::down || item >= teams) return item + teams;        // down's are of one length
     return item + teams - skipped + (item < skipped ? teams : 0);
 }

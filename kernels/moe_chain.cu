@@ -14,10 +14,10 @@
 //
 // PRECOND: those of moe_nvfp4.cu; all blocks are resident at once. (The next kernel begins only when
 // all of them have begun, so it takes no place from one.)
-// Constants: CHOSEN, NUM_EXPERTS, BLOCKS, DENSE, WARPS, MIN_BLOCKS, STAGE_TILES, STAGES,
-// E2M1_HARDWARE and FETCH_DENSE (2: also down's, each block a part of it, for all) as in
-// moe_nvfp4.cu; COLUMNS, COLUMN_TILES, SPLIT, ACTIVATIONS, WIDE_ACTIVATIONS, WIDE and NARROW are
-// gate-up's, those with DOWN_ in front down's, which has a warp an item.
+// Constants: CHOSEN, NUM_EXPERTS, BLOCKS, DENSE, WARPS, MIN_BLOCKS, STAGE_TILES, STAGES, ONE_BODY,
+// FETCH_DENSE and E2M1_HARDWARE as in moe_nvfp4.cu; COLUMNS, COLUMN_TILES, SPLIT, ACTIVATIONS,
+// WIDE_ACTIVATIONS, WIDE and NARROW are gate-up's, those with DOWN_ in front down's, which has a
+// warp an item.
 // Dynamic shared memory: the rings.
 
 #include "expert_results.cuh"
@@ -31,25 +31,6 @@ struct Chain {
     Job<GateUp> gate_up;
     Job<Down> down;
 };
-
-#if TRACE
-// Times of a warp, behind the counters: TRACE words of 64 bits each. For bench/expert_kernels.py.
-#define MARK(tag)                                                                               \
-    do {                                                                                        \
-        if (lane == 0) *trace = (u64)(tag) << 56 | (clock64() & 0xFFFFFFFFFFFFFFull);           \
-        ++trace;                                                                                \
-    } while (0)
-#define MARK_TIME(tag)                                                                          \
-    do {                                                                                        \
-        u64 ns;                                                                                 \
-        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));                                  \
-        if (lane == 0) *trace = (u64)(tag) << 56 | (ns & 0xFFFFFFFFFFFFFFull);                  \
-        ++trace;                                                                                \
-    } while (0)
-#else
-#define MARK(tag)
-#define MARK_TIME(tag)
-#endif
 
 // The ring's next item: gate-up's, or the first of down's behind the last of them.
 __device__ __forceinline__ void begin_next(Ring& ring, const Chain& chain,
@@ -80,13 +61,6 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     __shared__ Routing routing;
     SHARED_HALVES;
     const int lane = threadIdx.x % WARP;
-#if TRACE
-    u64* trace = (u64*)(arrivals + TRACE_AT) + (blockIdx.x * WARPS + threadIdx.x / WARP) * TRACE;
-    for (int i = lane; i < TRACE; i += WARP) trace[i] = 0;
-    __syncwarp();
-#endif
-    MARK_TIME(1);
-    MARK(2);
     Chain chain = {
         {{{codes, scales, row_scales}, {dense_codes, dense_scales, dense_row_scales},
           num_row_tiles, num_pairs / CHOSEN}, {}},
@@ -100,23 +74,15 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false};
     constexpr int OWN_STAGES = (GateUp::item_tiles + STAGE_TILES - 1) / STAGE_TILES;
     constexpr int EARLY = STAGES - 1 < OWN_STAGES ? STAGES - 1 : OWN_STAGES;
-#if SPREAD
     begin_item(ring, chain.gate_up, routing, lane);
     if (ring.left > 0)
         for (; requested < EARLY; ++requested)
             request_next(ring, chain.gate_up, routing, lane);
-#endif
 #if FETCH_DENSE
     fetch_dense<GateUp>(chain.gate_up);
-#if FETCH_DENSE == 2
-    find_dense(chain.down.share, num_down_tiles);
-    fetch_dense<Down>(chain.down);
-#endif
 #endif
     clear_routing(routing, THREADS);
-    MARK(3);
     wait_for_previous_kernel();
-    MARK(4);
     allow_next_kernel();
     read_routing(routing, expert_ids, num_pairs, THREADS);
     find_experts<GateUp>(share, chain.gate_up.work, routing.num_hit, routing.num_wide);
@@ -130,7 +96,6 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     }
     for (; requested < STAGES - 1; ++requested) request_next(ring, chain, routing, lane);
 
-    MARK(5);
     const GateUpRows first = {inner, dense_inner, x, dense_x};
     for (int done = 0; item < share.num_items;) {
         const Place at = place_of(chain.gate_up, item);
@@ -143,12 +108,10 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
                                     lane);
         item = next_item<GateUp>(share, item);
         ++done;
-        MARK(6);
         // together with the next ones of the same unit: each time waits for what was written
         if (item < share.num_items && place_of(chain.gate_up, item).unit == at.unit) continue;
         add_arrivals(arrivals + at.unit * ARRIVALS_APART, done);
         done = 0;
-        MARK(7);
     }
 
     const DownRows second = {results, dense_parts, inner, dense_inner, num_outputs};
@@ -160,22 +123,12 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
         const Place at = place_of(chain.down, item);
         const int count = num_rows(chain.down.work, routing, at.unit);
         u32* counter = arrivals + at.unit * ARRIVALS_APART;
-        MARK(8);
         if (at.unit != ready) wait_for_arrivals(counter, all);
-        MARK(9);
         ready = at.unit;
         pass_arrivals(counter, last);
         if (BLOCKS == 2 && count > 8)
             down_item<Down, BLOCKS>(second, at, count, none, ring, chain.down, routing, lane);
         else
             down_item<Down, 1>(second, at, count, none, ring, chain.down, routing, lane);
-        MARK(10);
     }
-    MARK(11);
-    MARK_TIME(12);
-#if TRACE
-    u32 multiprocessor;
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
-    if (lane == 0) *trace = (u64)13 << 56 | multiprocessor;
-#endif
 }

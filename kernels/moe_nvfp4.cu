@@ -38,8 +38,8 @@
 // BLOCKS (8 tokens or fewer: 1, else 2), NUM_EXPERTS (E), DENSE (0: no dense MLP), WARPS,
 // MIN_BLOCKS, SPLIT (warps of an item: 1, or 2 where COLUMNS is a multiple of 128), STAGE_TILES and
 // STAGES of the ring, ACTIVATIONS and WIDE_ACTIVATIONS (tiles of them in flight for up to 8 and for
-// more rows, divisors of STAGE_TILES), WIDE, NARROW; 0 also FETCH_DENSE. Dynamic shared memory: the
-// rings.
+// more rows, divisors of STAGE_TILES), ONE_BODY (expert_items.cuh), WIDE, NARROW; 0 also
+// FETCH_DENSE. Dynamic shared memory: the rings.
 
 #if ENTRY != 2
 
@@ -68,11 +68,9 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false};
     constexpr int OWN_STAGES = (Part::item_tiles + STAGE_TILES - 1) / STAGE_TILES;
     constexpr int EARLY = STAGES - 1 < OWN_STAGES ? STAGES - 1 : OWN_STAGES;
-#if SPREAD
     begin_item(ring, job, routing, lane);
     if (ring.left > 0)
         for (; requested < EARLY; ++requested) request_next(ring, job, routing, lane);
-#endif
 #if FETCH_DENSE
     fetch_dense<Part>(job);
 #endif

@@ -68,5 +68,5 @@ def spec(hidden_size: int, expert_size: int, num_tokens: int, num_chosen: int, n
     own = {f'DOWN_{name}': down[name] for name in (
         'COLUMNS', 'ACTIVATIONS', 'WIDE_ACTIVATIONS', 'WIDE', 'NARROW')}
     del constants['ENTRY']
-    return KernelSpec.of('moe_chain', **{**constants, **own, 'L2_AHEAD': 0, **override})
+    return KernelSpec.of('moe_chain', **{**constants, **own, 'ONE_BODY': 1, **override})
 

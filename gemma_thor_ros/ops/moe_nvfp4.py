@@ -27,8 +27,9 @@ MAX_PAIRS = 128                          # (token, expert) pairs of one pass
 _TILE_BYTES = 576                        # codes and scales
 _WARPS = 8                               # of a block
 _STAGE_TILES, _STAGES = 4, 3             # of a warp's ring: 54 KB a block, so it fits anywhere
+_FEW_STAGES = 2                          # of it for up to 8 tokens, who wait for it less often
 _RESIDENT = 2                            # blocks of a multiprocessor at once
-KINDS = (8, MAX_TOKENS)                  # as many tokens as each kind of launch takes at most
+KINDS = (1, 8, MAX_TOKENS)               # as many tokens as each kind of launch takes at most
 _RESERVED = 1024                         # bytes of shared memory that each block takes besides
 
 
@@ -228,6 +229,7 @@ def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, 
               dense: int = 0, **override: int) -> KernelSpec:
     """What is compiled for down; dense as in gate_up_spec."""
     constants = _constants(1, columns, num_tokens, num_chosen, num_experts, hardware, dense)
+    constants['ONE_BODY'] = int(num_tokens == 1)     # has an item a warp: each stage runs once
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **{**constants, **override})
 
 
@@ -236,12 +238,12 @@ def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_e
     blocks = blocks_of(num_tokens)
     return {
         'ENTRY': entry, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
-        'WARPS': _WARPS, 'MIN_BLOCKS': _RESIDENT, 'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES,
+        'WARPS': _WARPS, 'MIN_BLOCKS': _RESIDENT, 'STAGE_TILES': _STAGE_TILES,
+        'STAGES': _STAGES if blocks > 1 else _FEW_STAGES,
         'SPLIT': 1, 'ACTIVATIONS': 4 if blocks == 1 else 2,
-        'WIDE_ACTIVATIONS': 2, 'SPREAD': int(blocks == 1), 'NEIGHBOURS': int(blocks > 1),
-        'ONE_BODY': 1,
-        'WIDE': 5, 'NARROW': 4, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
-        'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense}
+        'WIDE_ACTIVATIONS': 2, 'ONE_BODY': 0, 'WIDE': 5, 'NARROW': 4, 'BLOCKS': blocks,
+        'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware),
+        'DENSE': dense}
 
 
 def combine_spec(num_chosen: int) -> KernelSpec:

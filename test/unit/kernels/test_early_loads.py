@@ -48,7 +48,7 @@ WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           (SINGLE_AFFINE, 3 * 3), (STREAM, 2 * 5 + 1),
           (moe_route.spec(2816, 128, 8), 6), (rms_norm.spec('rms_norm_add', 2816, outputs=3), 8),
           (moe_nvfp4.gate_up_spec(2816, 1, 8, 128, False, 3), 5),
-          (moe_nvfp4.down_spec(704, 1, 8, 128, False, 3), 2 * 5),
+          (moe_nvfp4.down_spec(704, 1, 8, 128, False, 3), 5),
           (moe_chain.spec(2816, 704, 1, 8, 128, False, 3), 5),
           (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8),
           # pages, K by copies and V of a tile, a turn and the norm's weights
