@@ -55,10 +55,11 @@ WIDE: dict[int, list[dict[str, int]]] = {
            for stages, blocks in ((6, 1), (8, 1), (10, 1), (6, 2), (8, 2))],
     4096: [{'K_WARPS': 8, 'WARP_TILES': 8, 'STAGES': stages, 'MIN_BLOCKS': 1}
            for stages in (6, 9, 12)]}
-FEWEST = (99, gemm_bf16.FEWEST_STREAMED, 1)          # tiles of a warp: none, as served, all
+FEWEST = (99, gemm_bf16.FEWEST_STREAMED, 5)          # tiles of a warp: none, as served, fewer
 # heads of 1,024 columns: constants of gemv_nvfp4
 HEADS: list[dict[str, int]] = [
-    {}, {'K_WARPS': 4, 'WARP_TILES': 4, 'STAGE_TILES': 4, 'STAGES': 2, 'MIN_BLOCKS': 7},
+    {}, {'K_WARPS': 16, 'WARP_TILES': 1, 'STAGE_TILES': 1, 'STAGES': 4, 'MIN_BLOCKS': 1},
+    {'K_WARPS': 4, 'WARP_TILES': 4, 'STAGE_TILES': 4, 'STAGES': 2, 'MIN_BLOCKS': 7},
     {'K_WARPS': 4, 'WARP_TILES': 4, 'STAGE_TILES': 4, 'STAGES': 3, 'MIN_BLOCKS': 6},
     {'K_WARPS': 4, 'WARP_TILES': 4, 'STAGE_TILES': 2, 'STAGES': 4, 'MIN_BLOCKS': 7},
     {'K_WARPS': 8, 'WARP_TILES': 2, 'STAGE_TILES': 2, 'STAGES': 4, 'MIN_BLOCKS': 3},
@@ -99,6 +100,7 @@ def products(bench: Bench) -> None:
         num_bytes = gemm_bf16.bytes_moved(rows, *shape)
         for kernel, variant in [('gemm_bf16', {}), *(('stream_bf16', v) for v in chosen.values())]:
             gemm_bf16.FEWEST_STREAMED = 1 if kernel == 'stream_bf16' else 99
+            gemm_bf16._MOST_STREAMED_WARPS = 16
             gemm_bf16.stream_spec = partial(served, **variant)
             try:
                 bench.measure(kernel, num_bytes, run, 96, layer=name, rows=rows, **variant)
@@ -107,8 +109,8 @@ def products(bench: Bench) -> None:
 
 
 def passes(bench: Bench) -> None:
-    """Draft passes as graphs: by gemm_bf16, as they are served, and by stream_bf16."""
-    model = random_model('26b-a4b', 'fp8', 2048, 6)
+    """Draft passes as graphs: by gemm_bf16, as they are served, and with fewer streams."""
+    model = random_model('26b-a4b', 'fp8', 2048)
     part = bench_device.Bench(model, Records(None), {}, lambda line: None, bench.read_gb_s)
     for kind in bench_draft.NUM_DRAFTS:
         one = bench_draft._Drafting(part, kind, drafter_preset_config(f'26b-a4b-{kind}'), 1024,

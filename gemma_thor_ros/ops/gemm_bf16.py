@@ -26,9 +26,10 @@ _GATES: tuple[Gate, ...] = ('none', 'gelu', 'silu')
 _PREFETCH = 2                            # tiles in flight of a warp: 16 registers each
 _FEW_TILES = 4                           # of a warp; longer loops need more registers, so that
 _LONG_WARPS = 8                          # two blocks fit on a multiprocessor with so many warps
-# Tiles of a warp from which on stream_bf16 serves: on an H200 it takes half as long where loops
-# are long and blocks few, and as long as gemm_bf16 elsewhere (bench/LOG.md)
-FEWEST_STREAMED = _FEW_TILES + 1
+# stream_bf16 serves warps of at least so many tiles, in blocks of at most so many warps: there it
+# takes half as long on an H200 where blocks are few, a tenth less at 2,816 columns (bench/LOG.md)
+FEWEST_STREAMED = 4
+_MOST_STREAMED_WARPS = 12
 _STREAM_BYTES = 96 << 10                 # of all rings of a block, about
 _STREAM_STAGES = 12                      # of a ring, at most
 _OTHER_REGISTERS = 56                    # beside the activations
@@ -109,7 +110,8 @@ def served_spec(columns: int, num_outputs: int, num_tokens: int, gate: Gate,
 
     shared_limit: bytes that a block may ask for.
     """
-    if _cut(columns)[1] >= FEWEST_STREAMED:
+    warps, tiles = _cut(columns)
+    if tiles >= FEWEST_STREAMED and warps <= _MOST_STREAMED_WARPS:
         streamed = stream_spec(columns, num_outputs, num_tokens, gate, shared_limit)
         if streamed is not None:
             return streamed

@@ -25,6 +25,7 @@ from gemma_thor_ros.ops.shapes import check
 ROWS_PER_LAUNCH_TILE = 16                # activation rows of one pass over the weights
 TILE_BYTES = 576                         # codes and scales
 _MAX_WARPS = 16
+_HEAD_TILES = 4                          # of a warp of a head, at least
 _MAX_PREFETCH = 4                        # tiles in flight of a warp: 4 + 1 registers each; long
                                          # loops have room for 3
 _REGISTERS = 56                          # of a thread, for as many resident blocks as that lets
@@ -121,8 +122,8 @@ def single_spec(columns: int, interleaved: bool, hardware: bool, num_row_tiles: 
 
     norm: it makes the row too; None also where it can not.
     """
-    values = gemv.constants(columns, num_row_tiles, cut(columns), TILE_BYTES, 0, shared_limit,
-                            **override)
+    values = gemv.constants(columns, num_row_tiles, head_cut(columns) if head else cut(columns),
+                            TILE_BYTES, 0, shared_limit, **override)
     if values is None or (norm and not gemv.can_norm(values)):
         return None
     return KernelSpec.of('gemv_nvfp4', **values, NORM=int(norm),
@@ -200,6 +201,13 @@ def cut(columns: int) -> tuple[int, int]:
         return tiles, 1
     options = [(warps, -(-tiles // warps)) for warps in range(8, _MAX_WARPS + 1)]
     return min(options, key=lambda option: (option[0] * option[1], -option[0]))
+
+
+def head_cut(columns: int) -> tuple[int, int]:
+    """As cut, of a head: it has row tiles for all blocks, so a warp need not have one tile."""
+    warps, tiles = cut(columns)
+    return (warps // _HEAD_TILES, _HEAD_TILES) if tiles == 1 and warps % _HEAD_TILES == 0 and (
+        warps > _HEAD_TILES) else (warps, tiles)
 
 
 def bytes_moved(num_tokens: int, num_outputs: int, columns: int, interleaved: bool = False) -> int:

@@ -68,7 +68,7 @@ def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
     tiles, blocks = -(-columns // TILE_COLUMNS), blocks_of(num_rows)
     constants = {
         'COLUMNS': columns, 'COLUMN_TILES': tiles, 'WARPS': _WARPS, 'BLOCKS': blocks,
-        'SINGLE': int(num_rows == 1), 'STAGED': 1, 'SEGMENT': gemm_nvfp4.cut(columns)[1],
+        'SINGLE': int(num_rows == 1), 'STAGED': 1, 'SEGMENT': gemm_nvfp4.head_cut(columns)[1],
         'STAGE_TILES': _STAGE_TILES, 'STAGES': _STAGES, 'ROW_TILES': 1, 'MIN_BLOCKS': 1,
         'E2M1_HARDWARE': int(hardware), **override}
     if blocks == 2 and shared_bytes(constants) > shared_limit and not override:

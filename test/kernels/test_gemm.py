@@ -279,7 +279,7 @@ def test_streamed_bf16_weights_give_the_same_bits(
 
 
 def test_which_bf16_products_are_streamed() -> None:
-    """Those of long loops at the rows that drafters have, but for the widest."""
+    """Those of long loops in few warps at the rows that drafters have, but for the widest."""
     limit = 227 << 10
     served = {(columns, outputs, rows): gemm_bf16.served_spec(columns, outputs, rows, 'none',
                                                               limit).file
@@ -287,9 +287,9 @@ def test_which_bf16_products_are_streamed() -> None:
                   (2816, 6144, 16), (4096, 2816, 16), (5632, 2816, 16), (16896, 2816, 16),
                   (1024, 4096, 1), (4096, 1024, 1), (8192, 1024, 1), (5632, 1024, 1))}
     assert [sizes for sizes, file in served.items() if file == 'stream_bf16'] == [
-        (5632, 2816, 16), (8192, 1024, 1), (5632, 1024, 1)]
+        (2816, 6144, 16), (5632, 2816, 16), (8192, 1024, 1), (5632, 1024, 1)]
     # planted: all that fits
-    assert gemm_bf16.stream_spec(2816, 6144, 16, 'none', limit) is not None
+    assert gemm_bf16.stream_spec(4096, 2816, 16, 'none', limit) is not None
     assert gemm_bf16.stream_spec(16896, 2816, 16, 'none', limit) is None
     few, many = (dict(spec.defines)['GROUPS'] for spec in (
         gemm_bf16.stream_spec(8192, 1024, 1, 'none', limit),
@@ -301,8 +301,9 @@ def test_heads(cp: Any, stream: Any) -> None:
     check_heads(cp, stream, cases.HEAD)
 
 
-def test_small_heads(small: tuple[Any, Any]) -> None:
-    check_heads(*small, (480, 320))
+@pytest.mark.parametrize('shape', [(480, 320), (64, 512)])
+def test_small_heads(shape: tuple[int, int], small: tuple[Any, Any]) -> None:
+    check_heads(*small, shape)
 
 
 def check_heads(cp: Any, stream: Any, shape: tuple[int, int]) -> None:
