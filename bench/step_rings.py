@@ -196,18 +196,10 @@ def main() -> int:
                                'format': arguments.format, 'layers': arguments.layers,
                                'path': 'node'}
     sweep = Sweep(model, records, context)
-    for _ in range(3):
-        for rows_made in (False, True):
-            model.ops.rows_made = rows_made
-            sweep.us(rows_made=rows_made)
-    model.ops.rows_made = False
     sweep.without()
     sweep.rings(rings)
     sweep.rings(rings)
     sweep.without()
-    for rows_made in (False, True, False, True):
-        model.ops.rows_made = rows_made
-        sweep.us(rows_made=rows_made)
     return 0
 
 

@@ -12,28 +12,13 @@
 //
 // Dynamic shared memory, in this order: a ring for each warp; the row, 128 bytes a column tile;
 // the sums of its groups, SUMS numbers a column tile; totals, 16 for each row tile and warp.
-// With NORM the row is made by each block, as rms_norm_add makes it, bit for bit:
-//   residual' = (residual + rms(branch; branch_weight)) * scale,  x = bf16(rms(residual'; weight))
-// of residual (M) f32 and branch (M) bf16; block 0 writes residual', to another place, since others
-// may still read. A warp has the eight numbers of each thread that it has there, and those are the
-// columns that it multiplies.
-//
 // PRECOND: K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES.
-// PRECOND (NORM): WARP_TILES 4, M a multiple of 256
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGE_TILES, STAGES (of a ring, at
-// least 2), MIN_BLOCKS (resident on one multiprocessor), NORM. Expected of who includes this:
-// CODE_VECTORS and SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two
-// that the row is multiplied by: of the first and of the second pair of columns of each four; 0: none).
+// least 2), MIN_BLOCKS (resident on one multiprocessor). Expected of who includes this: CODE_VECTORS
+// and SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is
+// multiplied by: of the first and of the second pair of columns of each four; 0: none).
 
 #include "prefill_tile.cuh"
-
-#if NORM
-
-#define H COLUMNS
-
-#include "row_norms.cuh"
-
-#endif
 
 #define ONES 0x3F803F80u
 #define ROUNDS ((WARP_TILES + 7) / 8)
@@ -86,54 +71,6 @@ __device__ __forceinline__ u32 next_slot(u32 slot) {
     return slot == (STAGES - 1) * STAGE_BYTES ? 0 : slot + STAGE_BYTES;
 }
 
-#if NORM
-
-// What the norms take besides.
-struct Norms {
-    const float* residual;
-    const u16* branch;
-    const float *branch_weight, *weight;
-    float* new_residual;
-    float eps, scale;
-};
-
-// The sum over the block of what each thread has, in the order of the warps.
-__device__ __forceinline__ float sum_of_block(float own, float* room, int warp, int lane) {
-    own = warp_sum(own);
-    if (lane == 0) room[warp] = own;
-    __syncthreads();
-    float sum = 0.0f;
-#pragma unroll
-    for (int w = 0; w < K_WARPS; ++w) sum += room[w];
-    return sum;
-}
-
-// Waits for the kernel before, and makes the warp's part of the row. `row` at its first tile.
-__device__ __forceinline__ void make_row(u8* row, float (&room)[2][K_WARPS], const Norms& norms,
-                                         int warp, int lane) {
-    const int column = (warp * WARP + lane) * 8;
-    const Row branch_weight = load_weight(norms.branch_weight, column);
-    const Row weight = load_weight(norms.weight, column);
-    wait_for_previous_kernel();
-    Row residual = load_f32(norms.residual, column);
-    const Row branch = load_bf16(norms.branch, column);
-    const float inverse = inverse_rms(sum_of_block(squares(branch), room[0], warp, lane),
-                                      norms.eps);
-    const Row normed = scaled(branch, inverse, branch_weight);
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-        residual.x[i] = __fmul_rn(__fadd_rn(residual.x[i], normed.x[i]), norms.scale);
-    if (blockIdx.x == 0) store_f32(norms.new_residual, residual, column);
-    const float last = inverse_rms(sum_of_block(squares(residual), room[1], warp, lane),
-                                   norms.eps);
-    const Row x = scaled(residual, last, weight);
-    *(uint4*)(row + lane * 16) = make_uint4(pack_bf16(x.x[0], x.x[1]), pack_bf16(x.x[2], x.x[3]),
-                                            pack_bf16(x.x[4], x.x[5]), pack_bf16(x.x[6], x.x[7]));
-    __syncwarp();
-}
-
-#endif
-
 // The warp's part of the row into shared memory, and the sums of its groups, eight column tiles at
 // a time: each is a column of the matrix instruction. `x`, `row` and `sums` at its first tile.
 __device__ __forceinline__ void place_row(u8* row, float* sums, const u16* x, int first_tile,
@@ -147,14 +84,9 @@ __device__ __forceinline__ void place_row(u8* row, float* sums, const u16* x, in
         for (int h = 0; h < 2; ++h) {
             const int column = tile * TILE_COLUMNS + 32 * h + 8 * t;
             part[i][h] = make_uint4(0, 0, 0, 0);
-#if NORM
-            if (tile < WARP_TILES)
-                part[i][h] = *(const uint4*)(row + tile * ROW_TILE_BYTES + h * 64 + t * 16);
-#else
             if (tile < WARP_TILES && (COLUMNS % TILE_COLUMNS == 0
                                       || first_tile * TILE_COLUMNS + column < COLUMNS))
                 part[i][h] = load_activations(x + column);
-#endif
         }
     }
 #pragma unroll

@@ -17,8 +17,6 @@
 // the row is multiplied by 2^64 instead (exact where it is below 2^64), once for all row tiles.
 // Widths of two planes have their codes multiplied, as in gemm_affine.
 //
-// NORM: x is made of a residual and a branch (gemv.cuh), and not read.
-//
 // PRECOND: GROUP 32 or 64, M a multiple of GROUP, x 16-byte aligned; those of gemv.cuh.
 // Constants: BITS, GROUP, RAW (of 2, 4 or 8 bits), FORM; those of gemv.cuh.
 
@@ -68,9 +66,7 @@ __device__ __forceinline__ void add_group(float (&total)[2], const AffineTile& w
 
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
 gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ words,
-            const u32* __restrict__ scales, int each, int more, int num_outputs, float cap, const float* residual,
-            const u16* branch, const float* __restrict__ branch_weight,
-            const float* __restrict__ weight, float* new_residual, float eps, float scale) {
+            const u32* __restrict__ scales, int each, int more, int num_outputs, float cap) {
     const int lane = own_lane(), warp = own_warp(), t = lane & 3;
     const int block = blockIdx.x, row_tile = block * each + min(block, more);
     const int count = each + (block < more), first_tile = warp * WARP_TILES;
@@ -88,13 +84,7 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
         request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
         commit_copies();
     }
-#if NORM
-    __shared__ float room[2][K_WARPS];
-    make_row(row, room, {residual, branch, branch_weight, weight, new_residual, eps, scale}, warp,
-             lane);
-#else
     wait_for_previous_kernel();
-#endif
     place_row(row, sums, x + first_tile * TILE_COLUMNS, first_tile, lane);
 
     u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;

@@ -14,8 +14,6 @@
 // Block b does row tiles b `each` + min(b, `more`) and on, one more where b < `more`, as gemv.cuh
 // says. Operands, sums and their order are those of gemm_nvfp4, or head_nvfp4, bit for bit.
 //
-// NORM: x is made of a residual and a branch (gemv.cuh), and not read.
-//
 // PRECOND: M a multiple of 8, x 16-byte aligned; at most half as many row tiles a block as threads;
 // those of gemv.cuh.
 // Constants: FORM, E2M1_HARDWARE; those of gemv.cuh.
@@ -36,9 +34,7 @@
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
 gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
            const u32* __restrict__ scales, const float* __restrict__ row_scales, int each,
-           int more, int num_outputs, float cap, const float* residual,
-           const u16* branch, const float* __restrict__ branch_weight,
-           const float* __restrict__ weight, float* new_residual, float eps, float scale) {
+           int more, int num_outputs, float cap) {
     const int lane = own_lane(), warp = own_warp(), t = lane & 3;
     const int block = blockIdx.x, row_tile = block * each + min(block, more);
     const int count = each + (block < more), first_tile = warp * WARP_TILES;
@@ -57,14 +53,8 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
     u32 own_scale = 0;
     if (threadIdx.x < 2 * count)
         own_scale = load_activation_word(row_scales + 2 * row_tile + threadIdx.x);
-#if NORM
-    __shared__ float room[2][K_WARPS];
-    make_row(row, room, {residual, branch, branch_weight, weight, new_residual, eps, scale}, warp,
-             lane);
-#else
     wait_for_previous_kernel();
     place_row(row, nullptr, x + first_tile * TILE_COLUMNS, first_tile, lane);
-#endif
 
     u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1

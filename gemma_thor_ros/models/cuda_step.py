@@ -377,9 +377,7 @@ class CudaGemma4(Decoder):
             if after_layer is not None:
                 after_layer(layer)
 
-        self.ops.tapped = shadow is not None or after_layer is not None
         self.run_layers(self.ops, act, step, kv_cache, layer_done)
-        self.ops.make_row()          # a graph ends here
         if shadow is not None:
             shadow.keep(act.normed, ShadowRows(sequences, positions, {
                 kind: place.page_table for kind, place in places.items()}, key.prompt))

@@ -35,11 +35,7 @@ def affine_specs(uses: Iterable[AffineUse], shared_limit: int,
     shared_limit: bytes that a block may ask for.
     """
     specs: list[KernelSpec] = []
-    uses = list(dict.fromkeys(uses))
-    # columns of what reads a residual's norm, which one row's product may make itself
-    normed = {use.columns for use in uses if use.form == 'head'} - {
-        use.columns for use in uses if use.experts and use.form == 'geglu'}
-    for use in uses:
+    for use in dict.fromkeys(uses):
         outputs, columns, bits, group_size, form, experts = use
         tiles = row_tiles(outputs, form == 'geglu') * (gemm_affine.EXPERTS_READ if experts else 1)
         specs.append(affine_order.spec(bits, group_size))
@@ -48,11 +44,6 @@ def affine_specs(uses: Iterable[AffineUse], shared_limit: int,
         specs += [single if single and count == 1 else gemm_affine.spec(
             columns, count, bits, group_size, form, experts=experts, num_row_tiles=tiles)
             for count in rows]
-        makes = gemm_affine.single_spec(
-            columns, bits, group_size, form, shared_limit, num_row_tiles=tiles,
-            norm=True) if columns in normed and form != 'head' and not experts else None
-        if makes and 1 in rows:
-            specs.append(makes)
         if experts:
             specs.append(moe_affine.items_spec())
         if form == 'head':

@@ -40,7 +40,6 @@ from gemma_thor_ros.ops import (
 )
 from gemma_thor_ros.ops.affine_order import AffineFragments, AffineStack
 from gemma_thor_ros.ops.fragment_order import Nvfp4Fragments
-from gemma_thor_ros.ops.gemv import RowNorms
 from gemma_thor_ros.ops.table import DenseMlp, ExpertRows, Router
 
 Arrays = Sequence[Any]
@@ -123,11 +122,6 @@ class CudaOps:
         self.chained = chained
         self._append: tuple[Any, ...] | None = None      # what the next attention is to do too
         self._norms: tuple[Any, ...] | None = None       # and what the next router
-        self.rows_made = False           # one row's products make their row of the residual
-        self.tapped = False              # which is read behind every layer
-        self._row: tuple[Any, ...] | None = None         # what the next row may be made of
-        self._spare = zeros(hidden_size, np.float32)
-        self._moved = False              # the residual of one row is there
         self.stream = stream
         self._main, self._side = stream, device.new_stream()
         self._forked = False             # the side stream has work that must be waited for
@@ -148,7 +142,6 @@ class CudaOps:
 
     def embed(self, residual: Any, token_ids: Any, table: CudaTable, scale: float) -> None:
         """The first launch of a step: it does not overlap the one before it."""
-        self._row, self._moved = None, False
         embed_rows(residual, token_ids, table, scale, self.stream)
 
     def place_rows(self, residual: Any, rows: slice, values: Any) -> None:
@@ -161,8 +154,6 @@ class CudaOps:
 
     def linear(self, out: Any, x: Any, weight: Any, num_decode_rows: int) -> None:
         """out (T, N) = x (T, M) by a weight in NVFP4, affine codes or bf16."""
-        if self._row and self._makes_row(out, x, weight, num_decode_rows):
-            return
         if isinstance(weight, AffineFragments | AffineStack):
             gemm_affine.gemm_affine(out, x, weight, self.stream, prompt=not num_decode_rows)
             return
@@ -171,30 +162,6 @@ class CudaOps:
         else:
             run = gemm_bf16.gemm_bf16 if num_decode_rows else prefill_gemm.prefill_gemm_bf16
         run(out, x, weight, self.stream)
-
-    def _makes_row(self, out: Any, x: Any, weight: Any, num_decode_rows: int) -> bool:
-        """Let a product make its row, where it can; else the row is made before it."""
-        assert self._row
-        residual, normed, branch, own, other, eps, scale = self._row
-        affine = isinstance(weight, AffineFragments)
-        takes = (gemm_affine.takes_norms(weight) if affine else
-                 isinstance(weight, Nvfp4Fragments) and gemm_nvfp4.takes_norms(weight))
-        if x is normed and num_decode_rows and takes:
-            here, there = (self._spare, residual) if self._moved else (residual, self._spare)
-            norms = RowNorms(here, branch, own, other, there, float(eps), float(scale))
-            self._row, self._moved = None, not self._moved
-            run: Any = gemm_affine.normed_affine if affine else gemm_nvfp4.normed_nvfp4
-            run(out, norms, weight, self.stream)
-            return True
-        self.make_row()
-        return False
-
-    def make_row(self) -> None:
-        """Enqueue the last norms, which no product has made."""
-        if self._row:
-            (residual, normed, branch, own, other, eps, scale), self._row = self._row, None
-            here = self._spare.reshape(1, -1) if self._moved else residual
-            rms_norm.rms_norm_add(here, (normed,), branch, own, (other,), eps, scale, self.stream)
 
     def append(self, q: Any, k_pages: Any, v_pages: Any, qkv: Any, head_norms: tuple[Any, Any],
                place: CudaPlace, eps: float, kv_scales: KvScales) -> None:
@@ -230,9 +197,6 @@ class CudaOps:
         """residual = (residual + rms(branch; weight)) * scale, then its norms."""
         if self.appended and len(outs) == 3 and residual.shape[0] <= MAX_ROWS:
             self._norms = residual, outs, branch, weight, weights, eps, scale, self.stream
-            return
-        if self.rows_made and not self.tapped and len(outs) == 1 and residual.shape[0] == 1:
-            self._row = residual, outs[0], branch, weight, weights[0], eps, scale
             return
         rms_norm.rms_norm_add(residual, outs, branch, weight, weights, eps, scale, self.stream)
 

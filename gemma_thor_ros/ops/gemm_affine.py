@@ -31,25 +31,6 @@ _BLOCK_TILES = 2                         # what a block costs beside its tiles, 
 _RESIDENT = {(1, 1): 36, (2, 1): 28, (2, 2): 24}
 
 
-def takes_norms(weight: AffineFragments) -> bool:
-    """Whether the product of one row with this weight can make the row of a residual."""
-    return _norm_spec(weight) is not None
-
-
-def normed_affine(out: Any, norms: gemv.RowNorms, weight: AffineFragments, stream: Any) -> None:
-    """Enqueue out (1, N) bf16 = the row of these norms times a weight that takes_norms."""
-    single = _norm_spec(weight)
-    assert single is not None
-    _launch_single(out, None, weight, single, 1.0, stream, norms)
-
-
-def _norm_spec(weight: AffineFragments) -> KernelSpec | None:
-    return single_spec(weight.columns, weight.bits, weight.group_size,
-                       'geglu' if weight.interleaved else 'plain',
-                       device.info().shared_bytes_per_block, num_row_tiles=weight.num_row_tiles,
-                       norm=True)
-
-
 def gemm_affine(out: Any, x: Any, weight: AffineFragments | AffineStack, stream: Any, *,
                 prompt: bool = False) -> None:
     """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows.
@@ -80,7 +61,14 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
         weight.columns, weight.bits, weight.group_size, form, device.info().shared_bytes_per_block,
         num_row_tiles=weight.num_row_tiles) if num_tokens == 1 and not prompt else None
     if single:
-        _launch_single(out, x, weight, single, float(cap), stream)
+        values = dict(single.defines)
+        share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
+                           values['MIN_BLOCKS'])
+        device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
+                      (out, x, weight.words, weight.scales, share.each, share.more,
+                       weight.num_outputs, float(cap)), stream, gemv.launch_bytes(
+                           values, _tile_bytes(weight.bits, weight.group_size),
+                           _sums(weight.group_size), device.info().shared_bytes_per_block, share))
         return
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.bits, weight.group_size, form,
                                   prompt, num_row_tiles=weight.num_row_tiles))
@@ -93,34 +81,19 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
                    tiles, weight.num_outputs, stride, float(cap)), stream, shared_bytes(constants))
 
 
-def _launch_single(out: Any, x: Any, weight: AffineFragments, single: KernelSpec, cap: float,
-                   stream: Any, norms: gemv.RowNorms = gemv.NO_NORMS) -> None:
-    values = dict(single.defines)
-    share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
-                       values['MIN_BLOCKS'])
-    device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
-                  (out, x, weight.words, weight.scales, share.each, share.more,
-                   weight.num_outputs, cap, *norms), stream, gemv.launch_bytes(
-                       values, _tile_bytes(weight.bits, weight.group_size),
-                       _sums(weight.group_size), device.info().shared_bytes_per_block, share))
-
-
 @cache
 def single_spec(columns: int, bits: int, group_size: int, form: Form, shared_limit: int, *,
-                num_row_tiles: int, norm: bool = False, **override: int) -> KernelSpec | None:
-    """What is compiled for one row alone; None: `spec` serves it.
-
-    norm: it makes the row too; None also where it can not.
-    """
+                num_row_tiles: int, **override: int) -> KernelSpec | None:
+    """What is compiled for one row alone; None: `spec` serves it."""
     if group_size == 128:                # a stage may begin within a group
         return None
     values = gemv.constants(columns, num_row_tiles, cut(num_row_tiles, columns),
                             _tile_bytes(bits, group_size), _sums(group_size), shared_limit,
                             **override)
-    if values is None or (norm and not gemv.can_norm(values)):
+    if values is None:
         return None
     return KernelSpec.of('gemv_affine', **{
-        'NORM': int(norm), 'BITS': bits, 'GROUP': group_size, 'FORM': _FORMS.index(form),
+        'BITS': bits, 'GROUP': group_size, 'FORM': _FORMS.index(form),
         'RAW': int(planes(bits)[1] == 0), **values})
 
 

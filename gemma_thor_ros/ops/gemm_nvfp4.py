@@ -50,21 +50,6 @@ def gemm_nvfp4_ref(out: Array, x: Array, parts: Sequence[StoredWeight], *,
         out[...] = product
 
 
-def takes_norms(weight: Nvfp4Fragments) -> bool:
-    """Whether the product of one row with this weight can make the row of a residual."""
-    return single_spec(weight.columns, weight.interleaved, device.has_e2m1_conversion(),
-                       weight.num_row_tiles, device.info().shared_bytes_per_block,
-                       norm=True) is not None
-
-
-def normed_nvfp4(out: Any, norms: gemv.RowNorms, weight: Nvfp4Fragments, stream: Any) -> None:
-    """Enqueue out (1, N) bf16 = the row of these norms times a weight that takes_norms."""
-    single = single_spec(weight.columns, weight.interleaved, device.has_e2m1_conversion(),
-                         weight.num_row_tiles, device.info().shared_bytes_per_block, norm=True)
-    assert single is not None
-    launch_single(out, None, weight, single, 1.0, stream, norms)
-
-
 def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
     """Enqueue out (T, N) bf16 = x (T, M) bf16 times the weight; T >= 1, in passes of 16 rows."""
     num_tokens = check('gemm_nvfp4', {'N': weight.num_outputs, 'M': weight.columns}, out=out,
@@ -89,14 +74,14 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
 
 
 def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, cap: float,
-                  stream: Any, norms: gemv.RowNorms = gemv.NO_NORMS) -> None:
-    """Enqueue the kernel of one row alone; cap: the head's; norms: in place of x."""
+                  stream: Any) -> None:
+    """Enqueue the kernel of one row alone; cap: the head's."""
     values = dict(single.defines)
     share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
                        values['MIN_BLOCKS'])
     device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
                   (out, x, weight.codes, weight.scales, weight.row_scales, share.each, share.more,
-                   weight.num_outputs, cap, *norms), stream, gemv.launch_bytes(
+                   weight.num_outputs, cap), stream, gemv.launch_bytes(
                        values, TILE_BYTES, 0, device.info().shared_bytes_per_block, share))
 
 

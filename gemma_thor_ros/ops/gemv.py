@@ -9,7 +9,7 @@ many bytes a tile has.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS
 
@@ -31,27 +31,14 @@ _MANY_RINGS = ((4, 2), (2, 3), (3, 3), *_SHORT_RINGS)
 _TILE_BYTES = 576
 _TUNED: dict[bool, dict[tuple[int, int], tuple[int, int, int]]] = {
     False: {
-        (60, 512): (4, 4, 1), (60, 544): (4, 2, 2), (60, 1920): (4, 4, 1), (60, 16384): (2, 3, 1),
-        (44, 512): (2, 2, 2), (44, 576): (2, 3, 2), (44, 16384): (4, 4, 1), (84, 2688): (2, 4, 2),
-        (84, 16384): (2, 4, 2), (256, 336): (2, 6, 1)},
+        (44, 512): (2, 2, 2), (44, 576): (2, 2, 2), (44, 16384): (4, 3, 1),
+        (60, 512): (2, 2, 2), (60, 544): (2, 6, 1), (60, 1920): (4, 4, 1), (60, 16384): (2, 3, 1),
+        (64, 240): (2, 2, 2),
+        (84, 1024): (3, 3, 2), (84, 2688): (2, 4, 2), (84, 16384): (2, 4, 2)},
     True: {
-        (60, 512): (2, 3, 1), (60, 544): (2, 3, 1), (60, 1920): (2, 6, 3), (60, 16384): (2, 6, 3),
-        (64, 240): (2, 3, 1)}}
-
-
-class RowNorms(NamedTuple):
-    """What a product makes its row of, as rms_norm.rms_norm_add does: see kernels/gemv.cuh."""
-
-    residual: Any                        # (M,) f32
-    branch: Any                          # (M,) bf16
-    branch_weight: Any                   # (M,) f32
-    weight: Any                          # (M,) f32
-    new_residual: Any                    # (M,) f32, another place
-    eps: float
-    scale: float
-
-
-NO_NORMS = RowNorms(None, None, None, None, None, 0.0, 1.0)
+        (60, 512): (4, 3, 1), (60, 1920): (5, 3, 3), (60, 16384): (2, 4, 3), (64, 240): (2, 2, 2),
+        (84, 1024): (3, 4, 3), (84, 1152): (6, 3, 2), (84, 2688): (4, 3, 3),
+        (84, 16384): (4, 3, 3), (128, 336): (4, 6, 1), (336, 336): (4, 5, 1)}}
 
 
 class Share(NamedTuple):
@@ -88,12 +75,6 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
                 and fits(found, tile_bytes, sums, shared_limit)):
             return found
     return None
-
-
-def can_norm(values: dict[str, int]) -> bool:
-    """Whether a warp multiplies the columns whose norm it makes, and few blocks make it."""
-    return (values['MIN_BLOCKS'] == 1 and values['WARP_TILES'] == 4
-            and values['COLUMNS'] == values['K_WARPS'] * 4 * TILE_COLUMNS)
 
 
 def _choices(tuned: tuple[int, int, int] | None, num_row_tiles: int, warps: int,

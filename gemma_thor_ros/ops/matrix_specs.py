@@ -43,11 +43,6 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
     for count in rows:
         uses = [(*matrix, False) for matrix in matrices]
         for columns, outputs, pair in [*uses, (hidden_size, intermediate_size, True)]:
-            normed = None if count > 1 or experts or columns != hidden_size else (
-                gemm_nvfp4.single_spec(columns, pair, hardware, row_tiles(outputs, pair),
-                                       shared_limit, norm=True))
-            if normed:
-                specs.append(normed)
             specs.append(gemm_nvfp4.served_spec(columns, count, pair, hardware,
                                                 row_tiles(outputs, pair), shared_limit,
                                                 multiprocessors))
