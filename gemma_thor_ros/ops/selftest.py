@@ -209,13 +209,13 @@ def _out(*shape: int, dtype: Any = np.uint16) -> Any:
     return device.put(np.full(shape, poison, dtype))
 
 
-def _gemm(stream: Any, pair: bool = False) -> tuple[Array, Array]:
+def _gemm(stream: Any, pair: bool = False, run: Any = None) -> tuple[Array, Array]:
     """Rows together, and one alone, which has a kernel of its own."""
     parts = [_Matrix.random(seed, 48, 128) for seed in range(1 + pair)]
     weight = to_fragments(parts, interleaved=pair, stream=stream)
     x, out, alone = _bits(_normal(5, _ROWS, 128)), _out(_ROWS, 48), _out(1, 48)
     rows = device.put(x)
-    gemm_nvfp4.gemm_nvfp4(out, rows, weight, stream)
+    (run or gemm_nvfp4.gemm_nvfp4)(out, rows, weight, stream)
     gemm_nvfp4.gemm_nvfp4(alone, rows[:1], weight, stream)
     expected = np.empty((_ROWS, 48))
     gemm_nvfp4.gemm_nvfp4_ref(expected, _wide(x), parts, interleaved=pair)
@@ -488,10 +488,10 @@ def _image(stream: Any) -> tuple[Array, Array]:
 
 _Run = Callable[[Any], tuple[Array, Array]]
 _OPS: tuple[tuple[str, float, _Run], ...] = (
-    ('gemm_nvfp4', _BF16, _gemm), ('gemm_nvfp4 with geglu', 2 * _BF16,
-                                   lambda stream: _gemm(stream, True)),
-    ('head_nvfp4', _SINGLE, _head), ('moe_nvfp4', 2 * _BF16, _experts),
-    ('gemm_affine and embed_affine', _BF16, _affine),
+    ('gemm_nvfp4', _BF16, _gemm), ('head_nvfp4', _SINGLE, _head),
+    ('gemm_nvfp4 with geglu', 2 * _BF16, lambda stream: _gemm(stream, True)),
+    ('stream_nvfp4', _BF16, lambda stream: _gemm(stream, run=gemm_nvfp4.stream_any)),
+    ('moe_nvfp4', 2 * _BF16, _experts), ('gemm_affine and embed_affine', _BF16, _affine),
     ('gemm_bf16', _BF16, _dense), ('moe_route', _SINGLE, _route), ('rms_norm', _BF16, _norms),
     ('kv_append and attention_decode', 2 * _BF16, _attention), ('embed and geglu', _BF16, _small),
     ('sample', 1e-12, _tokens), ('draft_heads, draft_context and draft_attention', 2 * _BF16,

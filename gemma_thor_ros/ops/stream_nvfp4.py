@@ -81,7 +81,7 @@ def spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool, num_r
              'E2M1_HARDWARE': int(hardware)}
     best: tuple[float, dict[str, int]] | None = None
     for cluster in CLUSTERS:
-        if override.get('CLUSTER', cluster) > (parts if shared_limit >= _CLUSTER_BYTES else 1):
+        if override.get('CLUSTER', cluster) > (parts if has_clusters(shared_limit) else 1):
             continue
         for teams in (1, 2, 3, 4):
             for row_tiles in (1, 2, 3, 4):
@@ -107,6 +107,11 @@ def share(num_row_tiles: int, multiprocessors: int, cluster: int, at_once: int =
     room = at_once or usable // cluster
     clusters = max(1, min(num_row_tiles, room))
     return Share(clusters, num_row_tiles // clusters, num_row_tiles % clusters)
+
+
+def has_clusters(shared_limit: int) -> bool:
+    """Whether a device whose blocks may ask for so many bytes has clusters of them."""
+    return shared_limit >= _CLUSTER_BYTES
 
 
 def warps(values: dict[str, int]) -> int:
