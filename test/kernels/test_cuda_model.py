@@ -427,7 +427,7 @@ def test_what_a_step_sends(full: None, stream: Any) -> None:
     rig.model.warm_up([Key(2, 2, 1)])
     graph = [name.removeprefix('graph ') for name in stream.launches]
     assert stream.launches[0] == 'graph embed', stream.launches
-    assert graph[-2:] == ['sample_max', 'sample_pick'] and len(graph) == 2 * 9 + 3 + 2
+    assert graph[-2:] == ['sample_max', 'sample_pick'] and len(graph) == 2 * 8 + 3 + 2
 
 
 def test_passes() -> None:
