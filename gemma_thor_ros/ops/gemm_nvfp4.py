@@ -85,6 +85,17 @@ def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, 
                        values, TILE_BYTES, 0, device.info().shared_bytes_per_block, share))
 
 
+def stream_any(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
+    """As gemm_nvfp4, by stream_nvfp4 whatever it gains, in clusters if there are; a self-test."""
+    info = device.info()
+    spec = stream_spec(weight.columns, x.shape[0], weight.interleaved,
+                       device.has_e2m1_conversion(), weight.num_row_tiles,
+                       info.shared_bytes_per_block, info.num_multiprocessors,
+                       CLUSTER=1 + stream_nvfp4.has_clusters(info.shared_bytes_per_block))
+    assert spec is not None, weight.columns
+    _launch_stream(out, x, weight, spec, x.shape[0], stream)
+
+
 def _launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
                    num_tokens: int, stream: Any) -> None:
     values, kernel = dict(streamed.defines), device.compiled(streamed)
@@ -101,18 +112,14 @@ def _launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpe
 
 @cache
 def single_spec(columns: int, interleaved: bool, hardware: bool, num_row_tiles: int,
-                shared_limit: int, head: bool = False, norm: bool = False,
-                **override: int) -> KernelSpec | None:
-    """What is compiled for one row alone; None: `spec`, or the head's, serves it.
-
-    norm: it makes the row too; None also where it can not.
-    """
+                shared_limit: int, head: bool = False, **override: int) -> KernelSpec | None:
+    """What is compiled for one row alone; None: `spec`, or the head's, serves it."""
     values = gemv.constants(columns, num_row_tiles, head_cut(columns) if head else cut(columns),
                             TILE_BYTES, 0, shared_limit, **override)
-    if values is None or (norm and not gemv.can_norm(values)):
+    if values is None:
         return None
-    return KernelSpec.of('gemv_nvfp4', **values, NORM=int(norm),
-                         FORM=2 if head else int(interleaved), E2M1_HARDWARE=int(hardware))
+    return KernelSpec.of('gemv_nvfp4', **values, FORM=2 if head else int(interleaved),
+                         E2M1_HARDWARE=int(hardware))
 
 
 def served_spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool,
