@@ -46,9 +46,9 @@ VERIFY_DEPTHS = (256, 600, 1040, 4112)   # a step behind 1,024 rows sees one chu
 LONG_DEPTHS = (16384, 131072)            # of one row, without a window
 WAYS: dict[tuple[str, int], tuple[dict[str, int], ...]] = {
     ('sliding', 16): ({}, {'MIN_BLOCKS': 1}),
-    ('sliding', 1): ({}, {'HALVES': 1, 'MIN_BLOCKS': 2}, {'FAR': 0}, {'CLUSTER': 1}),
-    ('full', 16): ({}, {'NT': 2, 'MIN_BLOCKS': 2}, {'FAR': 0}, {'FAR': 4}, {'CHUNK': 64}),
-    ('full', 1): ({}, {'FAR': 0}, {'FAR': 4}, {'CHUNK': 64}, {'CHUNK': 64, 'FAR': 0})}
+    ('sliding', 1): ({}, {'CLUSTER': 1}),
+    ('full', 16): ({}, {'NT': 2, 'MIN_BLOCKS': 2}, {'CHUNK': 64}),
+    ('full', 1): ({}, {'CHUNK': 64})}
 ROUTE_VARIANTS: dict[int, tuple[dict[str, int], ...]] = {
     1: ({},), 16: ({}, {'EIGHTS': 2})}
 CACHE_BYTES = 512 << 20                  # of pages in turn, eight times an H200's L2

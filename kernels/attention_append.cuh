@@ -130,7 +130,7 @@ __device__ __forceinline__ void take_own(uint4* k_tile, u32 (*v)[4][V_WORDS], co
         const u8* from = own_rows + warp / KEY_GROUPS * (ROW_BYTES / 2) + lane % 4 * 16;
 #pragma unroll
         for (int j = 0; j < K_LOADS; ++j)
-            k_tile[(j * 2 + i) * WARPS * WARP + THREAD] = *(const uint4*)(from + j * 64);
+            k_tile[(j * 2 + i) * WARPS * WARP + threadIdx.x] = *(const uint4*)(from + j * 64);
     }
     const u32* from = (const u32*)(own_rows + ROW_BYTES
                                    + (warp * 8 + lane / 4) * COLUMNS * ELEMENT);

@@ -1,50 +1,44 @@
 // Copyright 2026 The gemma_thor_ros developers
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the blocks of a cluster share a sequence's rows, a kv head and a group of queries, where the
-// chunks are few: each does every CLUSTER-th chunk and sends each block its columns of D from it, as
-// float32; then each adds the chunks of its columns, in the order and with the roundings of
-// attention_combine.cuh. Nothing goes through memory, and no launch or ticket comes behind.
-//
-// Two HALVES of a block, of 8 warps each, have a chunk each at a time, and all but the queries apart.
+// Clusters of blocks for a kv head of a sequence: a block has one chunk. Where one cluster has them
+// all, each block sends each of the others its columns of D, as float32; then each adds the chunks of
+// its columns, in the order and with the roundings of attention_combine.cuh. Nothing goes through
+// memory then, and there is no ticket. More chunks are added by the last block, as without clusters:
+// several chunks of a block, one after the other, would cost more than that.
 //
 // Included after attention_tiles.cuh. CLUSTER is 1 (none of this) or 8, as many as warps; D is 256,
-// and there is a window that has at most 32 chunks. HALVES is 2 only there, with chunks of one tile
-// and one tile of queries.
+// there is a window, and chunks are of one tile.
 
 #if CLUSTER > 1
 
-#define MOST_CHUNKS ((WINDOW + 13) / CHUNK + 2)          // that 16 rows see together
-
-// What the blocks of a cluster share: a sequence's rows and kv head, and a group of their queries.
-struct Shared {
+// Of a sequence's rows and kv head: clusters come one behind the other by number, then by kv head,
+// then by sequence.
+struct Place {
     int4 span;
-    int sequence, kv, group;
+    int sequence, kv, number, num_chunks;
 };
 
-__device__ __forceinline__ Shared share_of_cluster(const int4* spans, int num_spans) {
-    const int groups = gridDim.x / (CLUSTER * KV * num_spans), id = blockIdx.x / CLUSTER;
-    const int sequence = id / (groups * KV);
-    return {spans[sequence], sequence, id / groups % KV, id % groups};
+__device__ __forceinline__ Place place_of_cluster(const int4* spans, int num_spans) {
+    const int id = blockIdx.x / CLUSTER, sequence = id / KV % num_spans;
+    const int4 span = spans[sequence];
+    const int chunks = span.y > 0 ? chunk_of(span.z + span.y - 1) - chunk_of(first_visible(span.z))
+                                    + 1 : 0;
+    return {span, sequence, id % KV, id / KV / num_spans, chunks};
 }
 
-// The item of this half's round: every CLUSTER HALVES-th chunk, the last one first; for the second
-// half, where the first one has the lowest, one whose chunk is -1 and of which no key is seen.
+// The only item of this block, if any: the last chunks come first.
 __device__ __forceinline__ bool find_item(Item& item, int round, const int4* spans,
                                           int num_spans) {
-    const Shared all = share_of_cluster(spans, num_spans);
+    const Place all = place_of_cluster(spans, num_spans);
     const int4 span = all.span;
-    const int low = chunk_of(first_visible(span.z)), high = chunk_of(span.z + span.y - 1);
-    const int end = span.z + span.y, half = threadIdx.x / (WARPS * WARP);
-    const int chunk = high - ((int)blockIdx.x % CLUSTER + round * CLUSTER) * HALVES - half;
-    if (all.group * QUERIES >= span.y * GROUP || chunk + half < low) return false;
-    item = {all.sequence, span.x, span.y, span.z, chunk, low, high - low + 1, all.kv, all.group};
+    const int index = all.number * CLUSTER + (int)blockIdx.x % CLUSTER;
+    if (round > 0 || index >= all.num_chunks) return false;
+    const int chunk = chunk_of(span.z + span.y - 1) - index;
+    item = {all.sequence, span.x, span.y, span.z, chunk, chunk_of(first_visible(span.z)),
+            all.num_chunks, all.kv, 0};
     item.first_key = first_of(chunk, first_visible(span.z));
-    item.stop = min(chunk_start(chunk + 1), end);
-    if (HALVES > 1 && chunk < low) {
-        item.chunk = -1;
-        item.first_key = item.stop = (end + TILE - 1) / TILE * TILE;
-    }
+    item.stop = min(chunk_start(chunk + 1), span.z + span.y);
     return true;
 }
 
@@ -54,8 +48,8 @@ __device__ __forceinline__ void store_in_peer(PeerAddress to, int offset, float4
                  :: "r"(to + 4 * offset), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
-// What the blocks of a cluster send to the one whose columns of D they are: (MOST_CHUNKS, QUERIES,
-// 32) partial results, by chunks from the lowest on, with {maximum, sum} (MOST_CHUNKS, QUERIES).
+// What the blocks of a cluster send to the one whose columns of D they are: (CLUSTER, QUERIES, 32)
+// partial results, by chunks from the lowest on, with {maximum, sum} (CLUSTER, QUERIES).
 struct Received {
     float* results;
     float2* mls;
@@ -63,13 +57,12 @@ struct Received {
 
 __device__ __forceinline__ Received received(u8* shared) {
     float* results = (float*)shared;
-    return {results, (float2*)(results + MOST_CHUNKS * QUERIES * WARP)};
+    return {results, (float2*)(results + CLUSTER * QUERIES * WARP)};
 }
 
 // An item's results to the blocks of the cluster: warp w has the columns of block w.
 __device__ __forceinline__ void send(const Received& to, const Item& item, const Sums& sums,
                                      const float (&acc)[MTILES][NT][4], int warp, int lane) {
-    if (item.chunk < 0) return;
     const int place = (item.chunk - item.low_chunk) * QUERIES;
     const PeerAddress results = address_in_peer(to.results, warp);
 #pragma unroll
@@ -95,22 +88,21 @@ __device__ __forceinline__ void add_received(u16* __restrict__ out, const Receiv
                                              const float* v_scale, const int4* spans,
                                              int num_spans, int warp, int lane) {
     wait_for_cluster();
-    const Shared all = share_of_cluster(spans, num_spans);
-    const int count = all.span.y * GROUP - all.group * QUERIES;
+    const Place all = place_of_cluster(spans, num_spans);
     const int low = chunk_of(first_visible(all.span.z)), rank = blockIdx.x % CLUSTER;
     const float scale = FP8 ? v_scale[all.kv] : 1.0f;
-    for (int i = warp; i < min(QUERIES, count); i += WARPS * HALVES) {
-        const int query = all.group * QUERIES + i, row = query / GROUP;
+    for (int query = warp; query < all.span.y * GROUP; query += WARPS) {
+        const int row = query / GROUP;
         const int first = chunk_of(first_visible(all.span.z + row)) - low;
         const int chunks = chunk_of(all.span.z + row) - low - first + 1;
-        const float2 ml = lane < chunks ? from.mls[(first + lane) * QUERIES + i]
+        const float2 ml = lane < chunks ? from.mls[(first + lane) * QUERIES + query]
                                         : make_float2(LOWEST, 0.0f);
         float top = ml.x;
 #pragma unroll
         for (int mask = 16; mask > 0; mask >>= 1)
             top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, mask));
         const float weight = exp2_fast(ml.x - top), total = __fmul_rn(weight, ml.y);
-        const float* part = from.results + (first * QUERIES + i) * WARP + lane;
+        const float* part = from.results + (first * QUERIES + query) * WARP + lane;
         float sum = 0.0f, norm = 0.0f;
 #pragma unroll 4
         for (int c = 0; c < chunks; ++c) {

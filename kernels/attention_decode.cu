@@ -51,9 +51,8 @@
 // PRECOND (FP8): |q| < 65,504
 // PRECOND (APPEND): T and B are 1; gridDim.x >= KV, so that a row's own key is a block's first item
 // Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), CHUNK, NT (1, 2, 4), MIN_BLOCKS
-// resident on a multiprocessor, CLUSTER (blocks of one, 1: none), FAR (tiles that are fetched into
-// the L2 cache ahead); with APPEND also HAS_V and PAIRS; for attention_decode_combine COLUMNS_EACH
-// (1, 2, 4)
+// resident on a multiprocessor, CLUSTER (blocks of one, 1: none); with APPEND also HAS_V and
+// PAIRS; for attention_decode_combine COLUMNS_EACH (1, 2, 4)
 
 #ifndef APPEND
 #define APPEND 0
@@ -62,17 +61,9 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-#ifndef FAR
-#define FAR 0
-#endif
-#ifndef HALVES
-#define HALVES 1
-#endif
 #if defined(__CUDACC_RTC__) && __CUDA_ARCH__ < 900       // which has no clusters
 #undef CLUSTER
-#undef HALVES
 #define CLUSTER 1
-#define HALVES 1
 #endif
 
 #include "cluster.cuh"
@@ -106,9 +97,6 @@ struct Raw {
 #define COMBINE_AHEAD (COLUMNS_EACH == 1 ? 32 : COLUMNS_EACH == 2 ? 16 : 12)
 #define MORE_CHUNKS (WINDOW == 0 || WINDOW + 16 > (GROUP_CHUNKS - 1) * CHUNK)    // than a group
 #define LOG2_E 1.4426950408889634f
-// of shared memory behind the queries, a multiple of 16: see attend, and shared_bytes in Python
-#define BYTES_OF_HALF (NT * 32 + NT * 8 * TILE * 8 + TILE * D * ELEMENT \
-                       + (NT > 1 ? NT * TILE / 16 * 256 : 8 * TILE * 8) + 3 * 44 + 8 + 64 + 4)
 
 // Before the wait for the previous kernel, and not moved behind it.
 __device__ __forceinline__ float load_scale(const float* from) {
@@ -119,7 +107,7 @@ __device__ __forceinline__ float load_scale(const float* from) {
 // round goes through the blocks backwards, but for the kv head, whose queries a block keeps.
 __device__ __forceinline__ int index_of(int round) {
     const int block = blockIdx.x, blocks = gridDim.x;
-    if (CLUSTER > 1) return round;
+    if (CLUSTER > 1) return round;       // there is one
     if (APPEND && round % 2 == 1 && blocks % KV == 0)
         return (round + 1) * blocks - KV - block + 2 * (block % KV);
     return round * blocks + block;
@@ -146,16 +134,10 @@ __device__ __forceinline__ void attend(
         int num_spans, int num_rows, int max_pages, int max_chunks, const Raw& raw, u8* shared) {
 #if CLUSTER > 1
     const Received sent = received(shared);
-    shared = (u8*)(sent.mls + MOST_CHUNKS * QUERIES);
+    shared = (u8*)(sent.mls + CLUSTER * QUERIES);
 #endif
     uint4* q_tile = (uint4*)shared;                          // (NT, KSTEPS / 2, 32)
     float* all_scores = (float*)(q_tile + NT * KSTEPS / 2 * 32);     // halves of (QUERIES, TILE)
-#if APPEND
-    float2* table = (float2*)all_scores;             // until there are scores
-#endif
-    // which half of the block this is has all that follows for itself
-    const int half = threadIdx.x / (WARPS * WARP);
-    all_scores = (float*)((u8*)all_scores + half * BYTES_OF_HALF);
     uint4* k_tile = (uint4*)(all_scores + (NT == 1 ? 4 : 2) * QUERIES * TILE);
     uint2* p_tile = (uint2*)(k_tile + 2 * K_LOADS * WARPS * 32);     // (NT, TILE / 16, 32), NT > 1
     float* shrinks = (float*)(p_tile + (NT > 1 ? NT * (TILE / 16) * 32 : 0));    // (QUERIES)
@@ -163,7 +145,7 @@ __device__ __forceinline__ void attend(
     Item *own = (Item*)(shrinks + QUERIES), *ahead = own + 1, *later = own + 2;
     u32 *ticket = (u32*)(own + 3), *zero = ticket + 1;
     float* key_scales = (float*)(zero + 1);                  // (KV), for scores in base 2
-    const int warp = THREAD / 32, lane = threadIdx.x % 32, block_warp = threadIdx.x / 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     allow_next_kernel();
     arrive_at_cluster();                 // its blocks may be written to when all are there
     Item item;
@@ -172,8 +154,10 @@ __device__ __forceinline__ void attend(
         wait_for_previous_kernel();
 #if CLUSTER > 1
         wait_for_cluster();
+        const Place all = place_of_cluster(spans, num_spans);
+        if (all.num_chunks == 0 || all.num_chunks > CLUSTER || all.number > 0) return;
         arrive_at_cluster();
-        add_received(out, sent, v_scale, spans, num_spans, block_warp, lane);
+        add_received(out, sent, v_scale, spans, num_spans, warp, lane);
 #endif
         return;
     }
@@ -184,16 +168,6 @@ __device__ __forceinline__ void attend(
     const int own_key = warp % KEY_GROUPS * 16 + lane / 4;
     Pages places = find_pages(page_table + (u64)item.sequence * max_pages, tile_key, low_key,
                               end_key, warp);
-    FarRow far[FAR > 0 ? FAR : 1];       // of what comes behind the first tile
-#pragma unroll
-    for (int i = 0; i < FAR; ++i) {
-        // in a cluster of one tile an item the next one is a chunk of its own
-        const int ahead_by = (i + 1) * (CLUSTER > 1 ? -CLUSTER * HALVES * TILE : TILE);
-        const int stop = CLUSTER > 1 ? item.start : min(item.stop, item.start);
-        far[i] = find_far(page_table + (u64)item.sequence * max_pages,
-                          (CLUSTER > 1 ? chunk_start(item.chunk) : tile_key) + ahead_by, low_key,
-                          stop);
-    }
     // keys before the first row's are in the pages
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -203,17 +177,16 @@ __device__ __forceinline__ void attend(
                       key >= low_key && key < item.start, warp, lane);
     }
     load_v(v, v_pages, places, item.kv, tile_key, low_key, item.start, true, warp, lane);
-#pragma unroll
-    for (int i = 0; i < FAR; ++i) fetch_far(far[i], k_pages, v_pages, item.kv);
     Item next = item;
     bool more = find_item(next, index_of(++round), spans, num_spans);
-    if (THREAD == 0) {
+    if (threadIdx.x == 0) {
         *own = item;
         *ahead = next;
         *zero = 0;
     }
-    if (THREAD < KV)
-        key_scales[THREAD] = FP8 ? __fmul_rn(load_scale(k_scale + THREAD), LOG2_E) : LOG2_E;
+    if (threadIdx.x < KV)
+        key_scales[threadIdx.x] = FP8 ? __fmul_rn(load_scale(k_scale + threadIdx.x), LOG2_E)
+                                      : LOG2_E;
 #if APPEND
     const bool owns = item.chunk - item.low_chunk == item.num_chunks - 1;
     // where the scores of the first tile do not go
@@ -221,14 +194,15 @@ __device__ __forceinline__ void attend(
     const u64 slot = owns ? (u64)page_table[(u64)item.sequence * max_pages + item.start / S] * S
                                 + item.start % S : 0;
     Constants constants[JOBS_PER_WARP];
+    float2* table = (float2*)all_scores;             // until there are scores
     float factors[JOBS_PER_WARP];
-    load_norms(constants, factors, raw, item.kv, block_warp, lane);
+    load_norms(constants, factors, raw, item.kv, warp, lane);
     stage_turns(table, raw.turns, item.start);
     commit_copies();
     __syncthreads();
     wait_for_previous_kernel();
     stage_heads(q_tile, own_rows, k_pages, v_pages, raw, table, constants, factors, item, owns,
-                slot, block_warp, lane);
+                slot, warp, lane);
     __syncthreads();
     if (owns) take_own(k_tile, v, own_rows, own_key, item.start - tile_key, warp, lane);
 #else
@@ -241,7 +215,7 @@ __device__ __forceinline__ void attend(
     }
     commit_copies();
     load_v(v, v_pages, places, item.kv, tile_key, item.start, end_key, false, warp, lane);
-    if (half == 0) stage_q(q_tile, q, item);
+    stage_q(q_tile, q, item);
     __syncthreads();
 #endif
 
@@ -249,7 +223,6 @@ __device__ __forceinline__ void attend(
     float acc[MTILES][NT][4];
     start_sums(sums, acc);
     float* scores = all_scores;
-    bool met = false;                    // whether all blocks of the cluster are known to be there
     while (true) {
         // what comes next, the item's next tile or the next item's first
         const bool last = tile_key + TILE >= own->stop, any = !last || more;
@@ -259,11 +232,6 @@ __device__ __forceinline__ void attend(
         const int then_end = any ? then->start + then->num_rows : 0;
         places = find_pages(page_table + (u64)then->sequence * max_pages, next_key, then_low,
                             then_end, warp);
-        // a window has too few keys for it
-        const bool farther = FAR > 0 && WINDOW == 0;
-        if (farther)
-            far[0] = find_far(page_table + (u64)then->sequence * max_pages,
-                              next_key + FAR * TILE, then_low, min(then_end, then->stop));
         const float to_base_2 = key_scales[own->kv];
         const int start = own->start, end = start + own->num_rows, group = own->group;
         wait_for_copies<0>();
@@ -275,7 +243,6 @@ __device__ __forceinline__ void attend(
                       (key >= then_low) & (key < then_end), warp, lane);
         }
         commit_copies();
-        if (farther) fetch_far(far[0], k_pages, v_pages, then_kv);
         __syncthreads();
         uint2 p[TILE / 16];
         float shrink[NT][2];             // of queries 2 t and 2 t + 1
@@ -320,16 +287,20 @@ __device__ __forceinline__ void attend(
         if (last && more) {              // looked up before loads that a loop would wait for
             Item found = *ahead;
             more = find_item(found, index_of(++round), spans, num_spans);
-            if (THREAD == 0) *later = found;
+            if (threadIdx.x == 0) *later = found;
         }
         load_v(v, v_pages, places, then_kv, tile_key, then_low, then_end, true, warp, lane);
         if (last) {
 #if CLUSTER > 1
-            if (!met) wait_for_cluster();
-            met = true;
-            send(sent, *own, sums, acc, warp, lane);
-            __syncthreads();             // all have read the items
-#else
+            wait_for_cluster();
+            if (own->num_chunks <= CLUSTER) {
+                send(sent, *own, sums, acc, warp, lane);
+                arrive_at_cluster();
+                wait_for_copies<0>();
+                add_received(out, sent, v_scale, spans, num_spans, warp, lane);
+                return;
+            }
+#endif
 #pragma unroll
             for (int n = 0; n < NT; ++n) {
 #pragma unroll
@@ -379,7 +350,6 @@ __device__ __forceinline__ void attend(
                     if (threadIdx.x == 0) *counter = 0;
                 }
             }
-#endif
             if (!any) {
                 wait_for_copies<0>();    // none outlives its block
                 break;
@@ -398,7 +368,7 @@ __device__ __forceinline__ void attend(
             if (!same) stage_q(q_tile, q, *ahead);
 #endif
             __syncthreads();             // all have read the items
-            if (THREAD == 0) {
+            if (threadIdx.x == 0) {
                 *own = *ahead;
                 *ahead = *later;
             }
@@ -406,16 +376,12 @@ __device__ __forceinline__ void attend(
             start_sums(sums, acc);
         }
     }
-#if CLUSTER > 1
-    arrive_at_cluster();
-    add_received(out, sent, v_scale, spans, num_spans, block_warp, lane);
-#endif
 }
 
 #if APPEND
 
 // One row of one sequence; writes K and V of it, and no q.
-extern "C" __global__ void __launch_bounds__(WARPS * WARP * HALVES, MIN_BLOCKS) BLOCKS_OF_CLUSTER
+extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) BLOCKS_OF_CLUSTER
 attention_append(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
         const u16* qkv, u8* k_pages, u8* v_pages, const float* __restrict__ k_scale,
@@ -432,7 +398,7 @@ attention_append(
 
 #else
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP * HALVES, MIN_BLOCKS) BLOCKS_OF_CLUSTER
+extern "C" __global__ void __launch_bounds__(WARPS * WARP, MIN_BLOCKS) BLOCKS_OF_CLUSTER
 attention_decode(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
         const u16* q, u8* k_pages, u8* v_pages, const float* __restrict__ k_scale,

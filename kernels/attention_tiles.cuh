@@ -10,11 +10,6 @@
 #include "prefill_tile.cuh"
 
 #define WARPS 8
-#if HALVES > 1                           // of a block, each with tiles of its own
-#define THREAD (threadIdx.x % (WARPS * WARP))
-#else
-#define THREAD threadIdx.x
-#endif
 #define KEY_GROUPS 4                     // of 16 keys; as many warps have each half of D
 #define QUERIES (8 * NT)
 #define MAX_GROUPS ((16 * GROUP + QUERIES - 1) / QUERIES)
@@ -135,31 +130,6 @@ __device__ __forceinline__ Pages find_pages(const int* table, int tile_key, int 
     return pages;
 }
 
-// FAR tiles are brought into the L2 cache before their copies and loads, which hold a register or a
-// place in shared memory for each byte under way: as many bytes more, and other pages are new to the
-// caches of addresses. The key of a tile's row that this thread asks for, and the page it is in.
-struct FarRow {
-    int key, page;
-};
-
-__device__ __forceinline__ FarRow find_far(const int* table, int tile_key, int low, int high) {
-    FarRow row = {tile_key + (int)THREAD % TILE, -1};
-    if (FAR > 0 && THREAD < 2 * TILE && row.key >= low && row.key < high)
-        row.page = table[row.key / S];
-    return row;
-}
-
-// K by the first half of the threads that have one, V by the other.
-__device__ __forceinline__ void fetch_far(const FarRow& row, const u8* k_pages, const u8* v_pages,
-                                          int kv) {
-#if __CUDA_ARCH__ >= 900
-    if (row.page < 0) return;
-    const u8* from = (THREAD < TILE ? k_pages : v_pages)
-                     + (((u64)row.page * S + row.key % S) * KV + kv) * (D * ELEMENT);
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "n"(D * ELEMENT));
-#endif
-}
-
 // K of one of this lane's two keys (place 0 or 1) of the tile, on its way into shared memory, where
 // only this lane reads it; zeros where it is not `real`, and then its place is not read.
 __device__ __forceinline__ void request_k(uint4* k_tile, const u8* pages, int page, int kv, int key,
@@ -168,7 +138,7 @@ __device__ __forceinline__ void request_k(uint4* k_tile, const u8* pages, int pa
                     + warp / KEY_GROUPS * (D * ELEMENT / 2) + lane % 4 * 16;
 #pragma unroll
     for (int j = 0; j < K_LOADS; ++j)
-        copy_async(k_tile + (j * 2 + place) * WARPS * WARP + THREAD, row + j * 64, real);
+        copy_async(k_tile + (j * 2 + place) * WARPS * WARP + threadIdx.x, row + j * 64, real);
 }
 
 // V of the tile in this warp's columns: keys 16 s + 4 t .. + 3 for t = lane % 4; zeros, or
@@ -217,7 +187,7 @@ __device__ __forceinline__ void stage_q(uint4* q_tile, const u16* q, const Item&
         u32 words[AHEAD][4];             // requested together
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            const int place = (base + i) * WARPS * WARP + THREAD, lane = place % 32;
+            const int place = (base + i) * WARPS * WARP + threadIdx.x, lane = place % 32;
             const int step = place / 32 % (KSTEPS / 2) * 2, n = place / 32 / (KSTEPS / 2);
             const int d = step / PER_LOAD * (16 * PER_LOAD) + lane % 4 * (4 * PER_LOAD)
                       + step % PER_LOAD * 4;
@@ -232,7 +202,7 @@ __device__ __forceinline__ void stage_q(uint4* q_tile, const u16* q, const Item&
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            q_tile[(base + i) * WARPS * WARP + THREAD] = make_uint4(
+            q_tile[(base + i) * WARPS * WARP + threadIdx.x] = make_uint4(
                 q_operand(words[i][0]), q_operand(words[i][1]), q_operand(words[i][2]),
                 q_operand(words[i][3]));
         }
@@ -276,8 +246,8 @@ __device__ __forceinline__ void multiply_qk(float* scores, const uint4* q_tile,
     }
 #pragma unroll
     for (int j = 0; j < K_LOADS; ++j) {
-        const uint4 low = k_tile[(j * 2) * WARPS * WARP + THREAD];
-        const uint4 high = k_tile[(j * 2 + 1) * WARPS * WARP + THREAD];
+        const uint4 low = k_tile[(j * 2) * WARPS * WARP + threadIdx.x];
+        const uint4 high = k_tile[(j * 2 + 1) * WARPS * WARP + threadIdx.x];
         const u32 words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
 #pragma unroll
         for (int pair = 0; pair < PER_LOAD / 2; ++pair) {

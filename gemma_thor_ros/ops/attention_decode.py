@@ -27,8 +27,6 @@ _WARPS = 8
 _SPLIT_ROWS = 4
 _GROUP_CHUNKS, _MAX_CHUNKS = 32, 512     # as in kernels/attention_combine.cuh
 _CLUSTER = 8                             # blocks of a cluster; 1: none
-_HALVES = 2                              # of a block in a cluster, each with tiles of its own
-_FAR = 2                                 # tiles that are fetched into the L2 ahead
 # Up to this many (query, 128 columns) of so few chunks the block that ends last adds the partial
 # results alone. A round of its eight warps takes half of that columns and reads eight chunks at a
 # time, about 0.6 us each, so with more a launch that spreads them over the device costs less
@@ -139,12 +137,10 @@ def _cluster(sizes: dict[str, int], window: int | None, max_rows: int) -> int:
 
 
 def most_in_cluster(head_dim: int, queries: int, window: int | None) -> int:
-    """Blocks of a kv head that share chunks: see kernels/attention_cluster.cuh; 1: none.
-
-    A chunk behind another costs more than what a cluster of many queries saves.
-    """
-    fits = window and _most_seen(window) <= _GROUP_CHUNKS and queries <= 8
-    return _CLUSTER if fits and head_dim == 256 else 1
+    """Blocks of a kv head that share chunks: see kernels/attention_cluster.cuh; 1: none."""
+    few = queries * (head_dim // 128) <= _MAX_FUSED
+    fits = window and _most_seen(window) <= _MAX_FUSED_CHUNKS and head_dim == 256
+    return _CLUSTER if few and fits else 1
 
 
 def _scratch_shape(scratch: AttentionScratch, sizes: dict[str, int]) -> tuple[int, ...]:
@@ -163,18 +159,19 @@ def _launch(attention: KernelSpec, sizes: dict[str, int], shape: tuple[int, ...]
     fused = (max_rows * group * (sizes['D'] // 128) <= _MAX_FUSED
              and shape[2] <= _MAX_FUSED_CHUNKS)
     shared = sizes['B'] * sizes['KV'] * -(-max_rows * group // (8 * tiles))
-    cluster, halves, sent = constants['CLUSTER'], constants['HALVES'], 0
-    if cluster > 1:
-        blocks = shared * cluster
-        sent = _sent_bytes(constants['WINDOW'], tiles)
+    cluster, sent = constants['CLUSTER'], 0
+    if cluster > 1:                      # the last block adds what one cluster has not all of
+        blocks = shared * cluster * -(-_most_seen(constants['WINDOW']) // cluster)
+        sent = cluster * 8 * (32 * 4 + 8)
+        assert fused and constants['CHUNK'] == _TILE, (shape, constants)
     else:
         blocks = min(shared * shape[2],
                      device.info().num_multiprocessors * constants['MIN_BLOCKS'])
-    device.launch(device.compiled(attention), (blocks,), _WARPS * 32 * halves,
+    device.launch(device.compiled(attention), (blocks,), _WARPS * 32,
                   (out, scratch.partial, scratch.partial_ml, scratch.tickets, rows, *pages,
                    *scales, spans, page_table, int(fused), sizes['B'], sizes['T'], sizes['maxP'],
-                   shape[2], *more), stream, shared_bytes(sizes['D'], tiles, fp8, halves) + sent)
-    if fused or cluster > 1:
+                   shape[2], *more), stream, shared_bytes(sizes['D'], tiles, fp8) + sent)
+    if fused:
         return
     combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'],
                    constants['WINDOW'], fp8, max_rows)
@@ -199,19 +196,13 @@ def query_tiles(head_dim: int, group: int, fp8: bool, max_rows: int) -> int:
     return min(most, 1 << (wanted - 1).bit_length())
 
 
-def shared_bytes(head_dim: int, tiles: int, fp8: bool, halves: int = 1) -> int:
+def shared_bytes(head_dim: int, tiles: int, fp8: bool) -> int:
     """Dynamic shared memory of attention_decode."""
     q_tile, scores = 8 * head_dim * 2, 2 * 8 * _TILE * 4
     k_tile = _TILE * head_dim * (1 if fp8 else 2)
     exchanged = tiles * (_TILE // 16) * 256 if tiles > 1 else scores     # or two sets of scores
     items, scales = 3 * 44, 8 + 64       # three items, two words, scales of up to 16 kv heads
-    half = tiles * (scores + 32) + k_tile + exchanged + items + scales + 4
-    return tiles * q_tile + halves * half
-
-
-def _sent_bytes(window: int, tiles: int) -> int:
-    """Shared memory for what the blocks of a cluster send: see kernels/attention_cluster.cuh."""
-    return _most_seen(window) * 8 * tiles * (32 * 4 + 8)
+    return tiles * (q_tile + scores + 32) + k_tile + exchanged + items + scales
 
 
 def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: int,
@@ -232,11 +223,7 @@ def spec(entry: str, head_dim: int, group: int, num_kv_heads: int, page_size: in
         columns = 2 if head_dim == 256 else 4            # of a lane
         constants['COLUMNS_EACH'] = columns if max_rows > _SPLIT_ROWS else 1
     else:
-        constants |= {'CLUSTER': 1, 'FAR': 0 if window else _FAR, 'HALVES': 1}
-        if override.get('CLUSTER', 1) > 1:
-            constants |= {'FAR': _FAR}
-            if fp8 and tiles == 1:       # of 16 bits two tiles are more than 99 KB
-                constants |= {'HALVES': _HALVES, 'MIN_BLOCKS': 2 // _HALVES}
+        constants['CLUSTER'] = 1
     return KernelSpec.of('attention_decode', entry, **constants | override)
 
 
