@@ -18,7 +18,8 @@ import gemma_thor_ros
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # Name of the import -> name at the registry, where they differ.
-IMPORT_NAMES = {'yaml': 'pyyaml', 'PIL': 'pillow', 'prometheus_client': 'prometheus-client'}
+IMPORT_NAMES = {'yaml': 'pyyaml', 'PIL': 'pillow', 'prometheus_client': 'prometheus-client',
+                'pydantic_core': 'pydantic'}     # each pydantic pins the one that it comes with
 ROS_ENDINGS = ('_msgs', '_srvs', '_interfaces', 'rosidl_parser')
 OPTIONAL = {'cupy', 'ros2cli', 'tf2_ros'}
 # Loaded by rclpy itself, or used by our interfaces.
