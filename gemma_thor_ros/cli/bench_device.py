@@ -26,6 +26,7 @@ from gemma_thor_ros.engine.page_pool import plan_pages
 from gemma_thor_ros.models.batch import Batch, Role, Span
 from gemma_thor_ros.models.cuda_inputs import Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4, CudaKvDtype
+from gemma_thor_ros.models.kv_cache import KVCache
 from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
 from gemma_thor_ros.ops.step_times import (
@@ -263,8 +264,8 @@ def verify(bench: Bench, rows: Sequence[int], allowed: Sequence[int], depth: int
                 _node_table(bench, key, **context)
 
 
-def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDtype) -> int:
-    """Steps of one number of rows, of random tokens; the distinct experts of the last layer."""
+def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDtype) -> float:
+    """Steps of one number of rows, of random tokens; the distinct experts of a layer, a mean."""
     model = bench.model
     pages = np.arange(-(-(depth + 16) // PAGE_SIZE), dtype=np.int32)
     settings = SampleSettings(temperature=0.0)
@@ -283,14 +284,14 @@ def _verify(bench: Bench, cache: Any, count: int, depth: int, kv_dtype: CudaKvDt
         if run >= 3:
             times.append((ended - started) * 1e3)
             beside.append((ended - started) * 1e6 - timer.us())
-    distinct = len(np.unique(model.chosen_experts(count))) if model.routers() else 0
+    distinct = mean_distinct(model, step, cache)
     gb_s = step_bytes(model, depth, distinct, bench.value_bytes) / float(np.median(times)) / 1e6
     value = bench.records.add('verify_ms', times, 'ms', fraction=bench.share(gb_s),
                               **bench.context, path='model', rows=count, depth=depth,
                               kv=kv_dtype, distinct_experts=distinct)
     rest = bench.records.add('beside_graph_us', beside, 'us', **bench.context, path='model',
                              rows=count, depth=depth, kv=kv_dtype, distinct_experts=distinct)
-    bench.say(f'verify {count:2} rows, {distinct:3} experts {value:7.3f} ms '
+    bench.say(f'verify {count:2} rows, {distinct:4.1f} experts {value:7.3f} ms '
               f'({min(times):.3f} to {max(times):.3f}), {bench.share(gb_s) or 0.0:.0%} of '
               f'the limit; {rest:.0f} us beside the graph, which chooses the tokens too')
     return distinct
@@ -347,7 +348,15 @@ def _node_table(bench: Bench, key: Key, **context: Any) -> None:
                   f'{node.us * node.count:8.1f} us {node.us * node.count / total:4.0%}')
 
 
-def step_bytes(model: CudaGemma4, depth: int, distinct: int | None = None,
+def mean_distinct(model: CudaGemma4, step: Batch, cache: KVCache) -> float:
+    """Distinct experts that a layer's rows go to, the mean of all layers; 0 without experts."""
+    if not model.routers():
+        return 0.0
+    layers = model.experts_by_layer(step, cache)
+    return round(float(np.mean([np.unique(ids).size for ids in layers])), 1)
+
+
+def step_bytes(model: CudaGemma4, depth: int, distinct: float | None = None,
                value_bytes: float = 9 / 16) -> int:
     """Bytes that a step of one sequence has to read: the weights it uses, and its keys.
 
@@ -356,7 +365,7 @@ def step_bytes(model: CudaGemma4, depth: int, distinct: int | None = None,
     """
     config = model.config
     experts = config.top_k_experts if distinct is None else distinct
-    weights = config.vocab_size * config.hidden_size
+    weights: float = config.vocab_size * config.hidden_size
     for layer in range(config.num_hidden_layers):
         shape = config.geometry(layer)
         weights += config.hidden_size * (shape.qkv_rows + shape.num_q_heads * shape.head_dim)

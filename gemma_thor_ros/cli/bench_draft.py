@@ -152,7 +152,7 @@ class _Drafting:
             # of the same kind each time: a random drafter repeats itself, and so do the experts
             drafts = rng.integers(bench_device.FIRST_ID, model.vocab_size, num_drafts)
         used = self.drafter.num_ahead_used - used
-        distinct = len(np.unique(model.chosen_experts(num_rows))) if model.routers() else 0
+        distinct = bench_device.mean_distinct(model, step, self.cache)
         context = {**self.context, 'path': 'model', 'rows': num_rows,
                    'distinct_experts': distinct}
         step_bytes = bench_device.step_bytes(model, depth, distinct, bench.value_bytes)
@@ -163,8 +163,8 @@ class _Drafting:
             value = bench.records.add(metric, times, 'ms', fraction=share, **context,
                                       ahead_used=f'{used} of {_RUNS + _WARM}')
             values.append(f'{value:.3f} ms ({share or 0.0:.0%})')
-        bench.say(f'{self.kind} {num_rows:2} rows, {distinct:3} experts: verify {values[0]}, with '
-                  f'the drafts behind it {values[1]}, ahead {used} of {_RUNS + _WARM}')
+        bench.say(f'{self.kind} {num_rows:2} rows, {distinct:4.1f} experts: verify {values[0]}, '
+                  f'with the drafts behind it {values[1]}, ahead {used} of {_RUNS + _WARM}')
 
 
 def _draft_bytes(config: DFlashConfig | MtpConfig, vocab_size: int,

@@ -248,6 +248,17 @@ class CudaGemma4(Decoder):
             self.stream.synchronize()
         return found
 
+    def experts_by_layer(self, batch: Batch, kv_cache: KVCache) -> list[npt.NDArray[np.int32]]:
+        """(rows, K) of every layer, in a step of at most MAX_ROWS rows without a graph."""
+        found: list[npt.NDArray[np.int32]] = []
+        step, = cut_passes(batch, MAX_ROWS)
+        self._ahead = None
+        with device.errors():
+            self._send(step, batch.token_ids[step.rows], None)
+            self._enqueue_layers(step.key, kv_cache, lambda _: found.append(
+                self.chosen_experts(step.rows.size)), _soft_rows(step, batch))
+        return found
+
     def warm_up(self, keys: Sequence[Key]) -> None:
         """Load the kernels and make the graphs of some pass sizes, on rows of padding alone."""
         assert self._cache is not None and self._inputs is not None

@@ -45,6 +45,8 @@ from gemma_thor_ros.ops.table import DenseMlp, ExpertRows, Router
 Arrays = Sequence[Any]
 Zeros = Callable[[tuple[int, ...] | int, npt.DTypeLike], Any]
 _NO_CAP = 1e6                            # cap tanh(x / cap) of a logit is the logit in float32
+# Layer types whose attention writes K and V of one row alone (bench/LOG.md)
+APPENDED_KINDS: tuple[str, ...] = ('sliding', 'full')
 MAX_ROWS = 16                            # generated rows of one pass: what their kernels take
 
 
@@ -166,7 +168,9 @@ class CudaOps:
     def append(self, q: Any, k_pages: Any, v_pages: Any, qkv: Any, head_norms: tuple[Any, Any],
                place: CudaPlace, eps: float, kv_scales: KvScales) -> None:
         """Norm and turn the heads of qkv; K and V go to their pages, maybe by the attention."""
-        if (self.appended and not place.prompt and q.shape[0] == place.spans.shape[0] == 1
+        kind = 'full' if place.window is None else 'sliding'
+        if (self.appended and kind in APPENDED_KINDS and not place.prompt
+                and q.shape[0] == place.spans.shape[0] == 1
                 and attention_decode.can_append(k_pages.shape[2])):
             self._append = (qkv, head_norms, place.turns, kv_scales.inverse, eps)
             return

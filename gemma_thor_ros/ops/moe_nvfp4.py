@@ -240,10 +240,9 @@ def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_e
         'ENTRY': entry, 'COLUMNS': columns, 'COLUMN_TILES': -(-columns // TILE_COLUMNS),
         'WARPS': _WARPS, 'MIN_BLOCKS': _RESIDENT, 'STAGE_TILES': _STAGE_TILES,
         'STAGES': _STAGES if blocks > 1 else _FEW_STAGES,
-        'SPLIT': 1, 'ACTIVATIONS': 4 if blocks == 1 else 2,
-        'WIDE_ACTIVATIONS': 2, 'ONE_BODY': 0, 'WIDE': 5, 'NARROW': 4, 'BLOCKS': blocks,
-        'CHOSEN': num_chosen, 'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware),
-        'DENSE': dense}
+        'SPLIT': 1, 'ACTIVATIONS': 4, 'WIDE_ACTIVATIONS': 2, 'ONE_BODY': 0,
+        'WIDE': 5, 'NARROW': 4, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
+        'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense}
 
 
 def combine_spec(num_chosen: int) -> KernelSpec:
