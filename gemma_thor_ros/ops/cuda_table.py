@@ -45,8 +45,9 @@ from gemma_thor_ros.ops.table import DenseMlp, ExpertRows, Router
 Arrays = Sequence[Any]
 Zeros = Callable[[tuple[int, ...] | int, npt.DTypeLike], Any]
 _NO_CAP = 1e6                            # cap tanh(x / cap) of a logit is the logit in float32
-# Layer types whose attention writes K and V of one row alone (bench/LOG.md)
-APPENDED_KINDS: tuple[str, ...] = ('sliding', 'full')
+# Layer types whose attention writes K and V of one row alone. In windows a launch of its own is
+# faster in the whole step, in full layers the attention is (bench/LOG.md).
+APPENDED_KINDS: tuple[str, ...] = ('full',)
 MAX_ROWS = 16                            # generated rows of one pass: what their kernels take
 
 
