@@ -23,6 +23,8 @@ class Records:
         self.records: list[dict[str, Any]] = []
         self._path = path
         self._common = {**common, 'date': datetime.date.today().isoformat()}
+        if 'command' in common:
+            self._common['command'] = without_folders(str(common['command']))
 
     def add(self, metric: str, values: Sequence[float], unit: str, *,
             fraction: float | None = None, **context: Any) -> float:
@@ -38,6 +40,11 @@ class Records:
             part.write_text(json.dumps(self.records, indent=1) + '\n', encoding='utf-8')
             part.replace(self._path)
         return value
+
+
+def without_folders(command: str) -> str:
+    """A command line whose absolute paths are names alone: folders are one machine's own."""
+    return re.sub(r'(?<![^\s=])/(?:[^\s/]+/)*([^\s/]+)', r'\1', command)
 
 
 def driver_version() -> str:

@@ -15,7 +15,7 @@ import pytest
 import test_cuda_images
 from draft_rig import RAW, draft_weights
 from host_device import HostStream, any_stream
-from test_cuda_model import Rig
+from test_cuda_model import Rig, batch
 from test_cuda_vision import vision_weights
 
 from gemma_thor_ros import load_drafter
@@ -23,6 +23,8 @@ from gemma_thor_ros.cli import bench, bench_clocks, bench_device, bench_draft, b
 from gemma_thor_ros.cli.bench_device import Bench
 from gemma_thor_ros.cli.bench_records import Records
 from gemma_thor_ros.cli.main import main
+from gemma_thor_ros.models.batch import Role
+from gemma_thor_ros.models.cuda_inputs import Key
 from gemma_thor_ros.ops import device, step_times
 from gemma_thor_ros.ops.step_times import GraphLog, Node
 from gemma_thor_ros.schema import ConfigError
@@ -61,6 +63,26 @@ def test_decode_and_sequences(full: None, tiny: Bench, tmp_path: Path) -> None:
     assert 9 <= counted <= started <= 11
 
 
+def test_what_every_layer_does(request: pytest.FixtureRequest,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """The experts of each layer, and who writes K and V of one row alone."""
+    rig = Rig('moe', any_stream(request, monkeypatch), 'bf16')
+    model, config, step = rig.model, rig.config, batch((Role.DECODE, 0, 0, 3))
+    layers = model.experts_by_layer(step, rig.cache)
+    assert len(layers) == config.num_hidden_layers
+    assert (layers[-1] == model.chosen_experts(3)).all()
+    assert any((other != layers[-1]).any() for other in layers)     # not the last one's each time
+    found = bench_device.mean_distinct(model, step, rig.cache)
+    assert found == round(sum(len(set(ids.flat)) for ids in layers) / len(layers), 1)
+    if isinstance(rig.stream, HostStream):
+        rig.stream.launches.clear()
+        model.warm_up([Key(1, 1, 1)])
+        names = [name.removeprefix('graph ') for name in rig.stream.launches]
+        for kind, entry in (('sliding_attention', 'kv_append'),
+                            ('full_attention', 'attention_append')):
+            assert names.count(entry) == len(config.layers_of(kind)), (kind, names)
+
+
 def test_every_graph_of_a_decode_is_timed(full: None, tiny: Bench) -> None:
     with tiny.engine(1, 40, 'fp8') as engine:
         bench_device.ask(engine, tiny.model, 3, 8)
@@ -70,6 +92,15 @@ def test_every_graph_of_a_decode_is_timed(full: None, tiny: Bench) -> None:
     inside, between = log.times(100)
     assert 8 <= len(inside) == len(between) + 1 <= 9     # the prompt, 7 steps, one started early
     assert all(time > 0 for time in inside + between)
+
+
+def test_a_receipt_names_no_folder(tmp_path: Path) -> None:
+    records = Records(tmp_path / 'r.json', command='gemma-thor bench --format nvfp4 --receipt '
+                      f'{tmp_path}/r.json --out=/some/where out/x')
+    records.add('read_gb_s', [1.0], 'GB/s')
+    record, = json.loads((tmp_path / 'r.json').read_text(encoding='utf-8'))
+    assert record['command'] == (
+        'gemma-thor bench --format nvfp4 --receipt r.json --out=where out/x')
 
 
 def test_what_samples_of_the_clock_come_to() -> None:
