@@ -13,6 +13,7 @@ import threading
 from typing import Any
 
 _LIBRARY = 'libnvidia-ml.so.1'
+_END_S = 5.0
 _INTERVAL_S = 0.025
 _CLOCK_SM = 1                            # nvmlClockType_t
 # nvmlClocksEventReasons: bits of the mask, as nvml.h names them
@@ -47,7 +48,7 @@ class ClockWatch:
     def __exit__(self, *_: object) -> None:
         self._end.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_END_S)    # a driver that hangs keeps no receipt waiting
         self.found = summary(self._samples)
 
     def _watch(self, library: Any, handle: Any) -> None:

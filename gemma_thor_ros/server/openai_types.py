@@ -53,7 +53,20 @@ class OtherGuides(BaseModel):
     grammar: Any = Field(default=None, description='not served')
 
 
-class ChatCompletionRequest(OtherGuides):
+class SamplingFields(OtherGuides):
+    """How tokens are chosen: what every request that generates may say."""
+
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: Whole | None = None
+    min_p: Number | None = None
+    repetition_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    seed: Whole | None = None
+
+
+class ChatCompletionRequest(SamplingFields):
     """Body of POST /v1/chat/completions."""
 
     model_config = ConfigDict(extra='ignore', strict=False)
@@ -72,17 +85,9 @@ class ChatCompletionRequest(OtherGuides):
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: Whole | None = None
-    min_p: Number | None = None
-    repetition_penalty: Number | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
     max_tokens: Whole | None = None
     max_completion_tokens: Whole | None = None
     min_tokens: Whole | None = None
-    seed: Whole | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Whole] | None = None
     logit_bias: dict[str, Number] | None = None
@@ -194,7 +199,7 @@ class ChatCompletion(BaseModel):
     timings: TimingsOut
 
 
-class CompletionRequest(OtherGuides):
+class CompletionRequest(SamplingFields):
     """Body of POST /v1/completions: a prompt without a template."""
 
     model_config = ConfigDict(extra='ignore')
@@ -205,16 +210,8 @@ class CompletionRequest(OtherGuides):
     model: str | None = Field(default=None, description='checked when given')
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: Whole | None = None
-    min_p: Number | None = None
-    repetition_penalty: Number | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
     max_tokens: Whole | None = Field(default=16, description='null = the default of the server')
     min_tokens: Whole | None = None
-    seed: Whole | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Whole] | None = None
     logit_bias: dict[str, Number] | None = None

@@ -12,8 +12,8 @@ from gemma_thor_ros.server.openai_types import (
     ChatTemplateKwargs,
     JsonObject,
     Number,
-    OtherGuides,
     PriorityName,
+    SamplingFields,
     TimingsOut,
     Whole,
 )
@@ -37,7 +37,7 @@ class TextOptions(BaseModel):
     verbosity: str | None = None
 
 
-class ResponseRequest(OtherGuides):
+class ResponseRequest(SamplingFields):
     """Body of POST /v1/responses."""
 
     model_config = ConfigDict(extra='ignore')
@@ -71,15 +71,7 @@ class ResponseRequest(OtherGuides):
         default=None, description='a prompt that does not fit is refused either way'
     )
     metadata: JsonObject | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: Whole | None = None
-    min_p: Number | None = None
-    repetition_penalty: Number | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
     max_output_tokens: Whole | None = None
-    seed: Whole | None = None
     stop: str | list[str] | None = None
     enable_thinking: bool | None = None
     thinking_budget: Whole | None = Field(
