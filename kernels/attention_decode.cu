@@ -147,7 +147,7 @@ __device__ __forceinline__ void attend(
     float* key_scales = (float*)(zero + 1);                  // (KV), for scores in base 2
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     allow_next_kernel();
-    arrive_at_cluster();                 // its blocks may be written to when all are there
+    enter_cluster();                     // its blocks may be written to when all are there
     Item item;
     int round = 0;
     if (!find_item(item, index_of(0), spans, num_spans)) {

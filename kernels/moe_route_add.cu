@@ -130,6 +130,7 @@ moe_route_add(int* __restrict__ expert_ids, float* __restrict__ expert_weights, 
     __shared__ float2 chosen[K];
     __shared__ float room[2 * ROW_WARPS];
     __shared__ u32 ticket;
+    __shared__ u64 mail;                 // of z_here, in the first block
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const u64 row = blockIdx.z;
     const Half half = {x + row * H, normed_0 + row * H, normed_1 + row * H, a + row * H, wa, w_0,
@@ -138,7 +139,8 @@ moe_route_add(int* __restrict__ expert_ids, float* __restrict__ expert_weights, 
     const int split = CLUSTER > 1 ? warp / SPLIT_WARPS : blockIdx.y;
     const int first_column = (split * SPLIT_WARPS + warp % SPLIT_WARPS) * UNITS * 32 + t * 8;
     allow_next_kernel();
-    arrive_at_cluster();                 // its blocks may be written to when all are there
+    if (CLUSTER > 1 && threadIdx.x == 0) open_mail(&mail, blockIdx.x == 0 ? SPLITS * E * 4 : 0);
+    enter_cluster();                     // its blocks may be written to when all are there
     uint4 weights[UNITS][PARTS][EIGHTS];
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
@@ -167,9 +169,11 @@ moe_route_add(int* __restrict__ expert_ids, float* __restrict__ expert_weights, 
         }
     }
     const int sequence = (int)load_activation_word(sequences + row);
+    wait_for_cluster();
     wait_for_previous_kernel();
     const float inverse = add_row(half, own_wa, own_routed, kept, staged, new_row, room, warp);
     __syncthreads();
+    enter_cluster();                     // this block has read the old row
     float sums[EIGHTS][4], others[EIGHTS][4];        // two chains of products
 #pragma unroll
     for (int e = 0; e < EIGHTS; ++e) {
@@ -201,7 +205,6 @@ moe_route_add(int* __restrict__ expert_ids, float* __restrict__ expert_weights, 
     __syncthreads();
     Row own_w_0[ROUNDS], own_w_1[ROUNDS];
 #if CLUSTER > 1
-    wait_for_cluster();
     if (threadIdx.x < SPLITS * EIGHTS * 8) {
         const int part = threadIdx.x / (EIGHTS * 8), own = threadIdx.x % (EIGHTS * 8);
         float sum = 0.0f;
@@ -209,17 +212,17 @@ moe_route_add(int* __restrict__ expert_ids, float* __restrict__ expert_weights, 
         for (int v = 0; v < SPLIT_WARPS; ++v)
             sum += parts[part * SPLIT_WARPS + v][own / 8][own % 8];
         if (first_expert + own < E)
-            store_in_peer(address_in_peer(z_here, 0), part * E + first_expert + own, sum);
+            send_to_peer(address_in_peer(z_here, 0), part * E + first_expert + own, sum,
+                         address_in_peer((float*)&mail, 0));
     }
-    arrive_at_cluster();
     // the first block chooses, the others write the row in turns of a warp's columns
 #pragma unroll
     for (int n = 0; n < ROUNDS; ++n) {
         own_w_0[n] = load_weight(w_0, column_of(n));
         own_w_1[n] = load_weight(w_1, column_of(n));
     }
-    wait_for_cluster();                  // no block reads the old row any more
     if (blockIdx.x > 0) {
+        wait_for_cluster();              // no block reads the old row any more
 #pragma unroll
         for (int n = 0; n < ROUNDS; ++n) {
             if ((warp + n * WARPS) % (CLUSTER - 1) + 1 == (int)blockIdx.x)
@@ -227,6 +230,7 @@ moe_route_add(int* __restrict__ expert_ids, float* __restrict__ expert_weights, 
         }
         return;
     }
+    wait_for_mail(&mail);
     const float* z = z_here;
 #else
     float* z = scores + row * SPLITS * E;
@@ -263,7 +267,9 @@ moe_route_add(int* __restrict__ expert_ids, float* __restrict__ expert_weights, 
         expert_ids[row * K + threadIdx.x] = -1;
         expert_weights[row * K + threadIdx.x] = 0.0f;
     }
-#if CLUSTER == 1
+#if CLUSTER > 1
+    wait_for_cluster();                  // whoever arrives waits, too
+#else
     // no block reads the old row any more
 #pragma unroll
     for (int n = 0; n < ROUNDS; ++n)

@@ -330,6 +330,14 @@ inline u32 __reduce_max_sync(u32, u32 x) {
 
 inline u32 __reduce_min_sync(u32 mask, u32 x) { return ~__reduce_max_sync(mask, ~x); }
 
+inline u32 __reduce_or_sync(u32, u32 x) {
+    const u64 word = x;
+    const auto all = emulator::exchange(&word, 1);
+    u64 either = 0;
+    for (int lane = 0; lane < 32; ++lane) either |= all[lane][0];
+    return (u32)either;
+}
+
 inline int __reduce_add_sync(u32, int x) {
     const u64 word = (u32)x;
     const auto all = emulator::exchange(&word, 1);
@@ -404,6 +412,7 @@ inline float __int2float_rn(int x) { return (float)x; }
 inline u64 __float2ull_rz(float x) { return (u64)x; }
 inline int __float2int_rn(float x) { return (int)rintf(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz((u32)x); }
+inline u32 __umulhi(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
 inline int __popc(u32 x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline void sincospif(float x, float* s, float* c) {
@@ -531,6 +540,8 @@ inline void arrive_at_cluster() {
     ++cluster.generation;
 }
 
+inline void enter_cluster() { arrive_at_cluster(); }
+
 inline void wait_for_cluster() {
     if (CLUSTER == 1) return;
     const int thread = emulator::current;
@@ -553,6 +564,31 @@ inline void store_in_peer(PeerAddress to, int offset, float value) {
 inline void store_in_peer(PeerAddress to, int offset, float4 v) {
     store_in_peer(to, offset, v.x), store_in_peer(to, offset + 1, v.y);
     store_in_peer(to, offset + 2, v.z), store_in_peer(to, offset + 3, v.w);
+}
+
+// A count of bytes: those that came, and those that will.
+inline void open_mail(u64* mail, u32 bytes) { *mail = (u64)bytes << 32; }
+
+inline void wait_for_mail(u64* mail) {
+    const int thread = emulator::current;
+    const u32* count = (const u32*)mail;
+    emulator::counters[thread] = count;
+    emulator::least[thread] = count[1];
+    while (count[0] < count[1]) emulator::yield();
+    emulator::counters[thread] = nullptr;
+}
+
+template <typename T> void send_to_peer(PeerAddress to, int offset, T value, PeerAddress mail) {
+    const auto place = [](PeerAddress of) {
+        u8* own = (u8*)(of & ((u64)1 << 48) - 1);
+        const int rank = (int)(of >> 48);
+        return rank == emulator::rank ? own : emulator::memories[rank].data()
+               + (own - (u8*)__start_emulated_shared);
+    };
+    memcpy(place(to) + 4 * offset, &value, sizeof value);
+    u32* count = (u32*)place(mail);
+    count[0] += sizeof value;
+    if (count[0] > count[1]) abort();    // nobody waits for it
 }
 
 inline void load_transposed(u32 (&m)[4], const void* row) {
