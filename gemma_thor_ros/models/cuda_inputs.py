@@ -3,7 +3,8 @@
 """The inputs of a step on a CUDA device: static arrays, written before its first launch.
 
 Rows, spans and the page tables of up to 16 sequences, and where images stand in a prompt. A table
-is sent only where it differs from what the device has. Knows no weights and no kernels.
+is sent only where it differs from what the device has. What a verify step starts from its graph
+takes from memory of the host by itself. Knows no weights and no kernels.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gemma_thor_ros.models.batch import Batch, Role, Span
 from gemma_thor_ros.models.config import FULL, SLIDING
 from gemma_thor_ros.ops.cuda_table import MAX_ROWS
 from gemma_thor_ros.ops.sample import RECORD_BYTES
+from gemma_thor_ros.ops.slot_copy import Slots
 from gemma_thor_ros.ops.staging import StepBuffer
 
 Int32 = npt.NDArray[np.int32]
@@ -30,8 +32,10 @@ Zeros = Callable[[tuple[int, ...], npt.DTypeLike], Any]
 BUCKETS = (1, 2, 4, 8, 16)
 _CONTROL_BYTES = 4 * 7 * MAX_ROWS        # ids, sequences, positions, spans of four numbers
 PROMPT_BUCKETS = (16, 32, 64, 128, 192, 256)     # rows of a prompt that graphs are made for
+STEP_BYTES = _CONTROL_BYTES + MAX_ROWS * RECORD_BYTES    # and the settings of all choices
 _PADDING = np.zeros((7, MAX_ROWS), np.int32)
 _PADDING[:2] = -1
+_PLACES = np.arange(MAX_ROWS, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,14 @@ class Pass:
     pieces: tuple[Piece, ...]
 
     @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Rows of each piece."""
+        return tuple([piece.num_rows for piece in self.pieces])
+
+    @cached_property
     def num_rows(self) -> int:
         """Rows of all pieces."""
-        return sum([piece.num_rows for piece in self.pieces])
+        return sum(self.counts)
 
     @cached_property
     def rows(self) -> npt.NDArray[np.int64]:
@@ -79,8 +88,7 @@ class Pass:
             images = any(piece.blocks for piece in self.pieces)
             rows = self.num_rows if images else prompt_bucket(self.num_rows)
             return Key(rows, 1, rows, True, images)
-        return _decode_key(self.num_rows, len(self.pieces),
-                           max([piece.num_rows for piece in self.pieces]))
+        return _decode_key(self.num_rows, len(self.pieces), max(self.counts))
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,14 @@ class Key:
     max_rows: int
     prompt: bool = False
     images: bool = False
+
+    @property
+    def takes(self) -> bool:
+        """Whether a graph that chooses the tokens takes its inputs from the host by itself.
+
+        Those of one row of each sequence are often made on the device instead.
+        """
+        return self.max_rows > 1 and not self.prompt
 
 
 @lru_cache(512)
@@ -156,8 +172,11 @@ class StepInputs:
     """Static arrays of the device, and a copy of what they hold."""
 
     def __init__(self, page_size: int, max_pages: int, window: int, prompt_rows: int, zeros: Zeros,
-                 buffer: StepBuffer) -> None:
-        """max_pages: of one sequence. window: keys that a row of a sliding layer sees."""
+                 buffer: StepBuffer, slots: Slots) -> None:
+        """max_pages: of one sequence. window: keys that a row of a sliding layer sees.
+
+        slots: of STEP_BYTES each, what `put` writes and `take` reads.
+        """
         self._prompt_rows = prompt_rows
         self._prompt = zeros((4 + 3 * prompt_rows,), np.int32)
         self._blocks = zeros((prompt_rows, 2), np.int32)
@@ -166,7 +185,7 @@ class StepInputs:
         self._window = window
         self._buffer = buffer
         # one copy writes all of a step of generated rows
-        self._step = zeros((_CONTROL_BYTES + MAX_ROWS * RECORD_BYTES,), np.uint8)
+        self._step = zeros((STEP_BYTES,), np.uint8)
         self.control = self._step[:_CONTROL_BYTES].view(np.int32).reshape(7, MAX_ROWS)
         self.token_ids, self.sequences, self.positions = (self.control[i] for i in range(3))
         self.spans = self.control[3:].reshape(MAX_ROWS, 4)
@@ -174,6 +193,8 @@ class StepInputs:
         self.tables = {kind: zeros((MAX_ROWS, max_pages), np.int32) for kind in (SLIDING, FULL)}
         self._mirror = {kind: np.full((MAX_ROWS, max_pages), _UNSENT, np.int32)
                         for kind in (SLIDING, FULL)}
+        self.slots = slots
+        self._places = [_SlotViews(place) for place in slots.inputs]
 
     def rows(self, key: Key) -> tuple[Any, Any, Any, Any]:
         """token_ids, sequences and positions (T,), spans (B, 4) of passes of these sizes."""
@@ -223,22 +244,19 @@ class StepInputs:
                 self._buffer.send(self.records, records)
             return
         self.send_tables(step)
-        size = _CONTROL_BYTES if records is None else self._step.size
+        size = _CONTROL_BYTES if records is None else STEP_BYTES
         place = self._buffer.reserve(size)
-        control = place[:_CONTROL_BYTES].view(np.int32).reshape(7, MAX_ROWS)
-        control[...] = _PADDING
-        spans = control[3:].reshape(MAX_ROWS, 4)
-        row = 0
-        for index, piece in enumerate(step.pieces):
-            end, position = row + piece.num_rows, piece.position
-            control[1, row:end] = index
-            control[2, row:end] = range(position, position + piece.num_rows)
-            spans[index] = row, piece.num_rows, position, 0
-            row = end
-        control[0, :row] = token_ids
-        if records is not None:
-            place[_CONTROL_BYTES:] = records.reshape(-1)
+        _SlotViews(place).fill(step, token_ids, records)
         self._buffer.send_reserved(self._step[:size], place)
+
+    def put(self, step: Pass, token_ids: Int32, records: Bytes | None) -> None:
+        """As `send` for generated rows whose graph begins with `take`: only tables are copied."""
+        self.send_tables(step)
+        self._places[self.slots.next_run()].fill(step, token_ids, records)
+
+    def take(self) -> None:
+        """Enqueue the first launch of a step, after which the arrays are what was put."""
+        self.slots.take(self._step, STEP_BYTES)
 
     def send_tables(self, step: Pass) -> None:
         """Enqueue what a pass reads of its page tables, where the device has it otherwise."""
@@ -251,7 +269,7 @@ class StepInputs:
         for index, piece in enumerate(step.pieces):
             for kind, pages in (SLIDING, piece.span.sliding_pages), (FULL, piece.span.full_pages):
                 low, high = self._needed(kind, piece)
-                if not np.array_equal(self._mirror[kind][index, low:high], pages[low:high]):
+                if self._mirror[kind][index, low:high].tobytes() != pages[low:high].tobytes():
                     return False
         return True
 
@@ -276,6 +294,57 @@ class StepInputs:
         mirror[low:high] = pages[low:high]
         mirror[high:] = _UNSENT
         self._buffer.send(self.tables[kind][index, low:high], mirror[low:high])
+
+
+class _SlotViews:
+    """The parts of a step's inputs in memory of the host."""
+
+    def __init__(self, place: Bytes) -> None:
+        self._control = place[:_CONTROL_BYTES].view(np.int32).reshape(7, MAX_ROWS)
+        self._spans = self._control[3:].reshape(MAX_ROWS, 4)
+        self._records = place[_CONTROL_BYTES:].reshape(-1, RECORD_BYTES)
+        self._counts: tuple[int, ...] | None = None      # rows of the pieces that are written
+        self._ids = self._starts = self._control[0, :0]
+        self._positions: list[tuple[Int32, Int32]] = []  # of a piece, and what its first is added
+
+    def fill(self, step: Pass, token_ids: Int32, records: Bytes | None) -> None:
+        """Write a pass of generated rows, and the settings (MAX_ROWS, RECORD_BYTES)."""
+        if step.counts != self._counts:  # else rows and their sequences are those of the last one
+            self._lay_out(step.counts)
+        for index, (to, places) in enumerate(self._positions):
+            first = step.pieces[index].position
+            np.add(places, first, to)
+            self._starts[index] = first
+        self._ids[...] = token_ids
+        if records is not None:
+            self._records[...] = records
+
+    def _lay_out(self, counts: tuple[int, ...]) -> None:
+        control, row = self._control, 0
+        control[...] = _PADDING
+        self._positions = []
+        for index, count in enumerate(counts):
+            rows = slice(row, row + count)
+            control[1, rows] = index
+            self._spans[index, :2] = row, count
+            self._positions.append((control[2, rows], _PLACES[:count]))
+            row += count
+        self._ids, self._starts = control[0, :row], self._spans[:len(counts), 2]
+        self._counts = counts
+
+
+def wanted_rows(step: Pass, batch: Batch) -> list[tuple[int, int]]:
+    """(row in the pass, logit row of the batch) of the pass's rows that want logits."""
+    if batch.logit_rows.size == batch.token_ids.size == step.num_rows <= MAX_ROWS:
+        return _every(step.num_rows)
+    place = {row: index for index, row in enumerate(batch.logit_rows.tolist())}
+    return [(row, place[token]) for row, token in enumerate(step.rows.tolist())
+            if token in place]
+
+
+@lru_cache(MAX_ROWS)
+def _every(num_rows: int) -> list[tuple[int, int]]:
+    return [(row, row) for row in range(num_rows)]
 
 
 def advanced(step: Pass) -> Pass:

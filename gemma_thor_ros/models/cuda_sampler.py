@@ -9,7 +9,7 @@ Knows no batch and no model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.cuda_table import MAX_ROWS
 from gemma_thor_ros.ops.sample import (
     POSITION_BYTE,
+    RECORD_BYTES,
     RESULT_ROWS,
     TURN_BYTE,
     TURNS,
@@ -77,7 +78,9 @@ class CudaSampler:
         # the last choice, where it depends on settings and positions alone
         self._known: tuple[SampleRow, ...] = ()
         self._chosen = Chosen(0, _places(1), self._results[0], Needs())
-        self._records = np.empty((0, 0), np.uint8)
+        self._records = np.zeros((MAX_ROWS, RECORD_BYTES), np.uint8)
+        self._positions = self._records.view(np.uint32)[:0, 0]
+        self._turns = self._records[:, TURN_BYTE]
         self._padding = pack_rows([_ANY_ROW] * MAX_ROWS, vocab_size).records
 
     def padding(self) -> npt.NDArray[np.uint8]:
@@ -98,11 +101,7 @@ class CudaSampler:
             every = [_ANY_ROW] * count
             for row, setting in zip(rows, settings, strict=True):
                 every[row - low] = setting
-        known = self._known
-        if len(known) == count and all(
-                a.settings is b.settings and a.suppress_ids is b.suppress_ids
-                and a.allowed is None and not a.seen_ids.size and not a.counted_ids.size
-                for a, b in zip(every, known, strict=True)):
+        if len(self._known) == count and self._as_before(every):
             return self._again(every, low)           # as most steps of an answer
         packed = pack_rows(every, self._vocab_size)
         num_ids = packed.ids.size
@@ -122,27 +121,39 @@ class CudaSampler:
         records = self.padding()
         records[:count] = packed.records
         picks = _places(count) if count == len(settings) else np.array(rows) - low
-        chosen = self.next_turn(Chosen(low, picks, self._results[0], packed.needs))
+        chosen = self._next(low, picks, packed.needs)
         records[:, TURN_BYTE] = self._turn
         plain = count == len(settings) and not packed.has_masks and not any(
             row.seen_ids.size or row.counted_ids.size for row in settings)
-        self._known, self._chosen, self._records = (
-            (tuple(settings), chosen, records) if plain else ((), chosen, records))
+        self._known = tuple(settings) if plain else ()
+        self._chosen, self._records = chosen, records
+        self._positions = records.view(np.uint32)[:count, POSITION_BYTE // 4]
+        self._turns = records[:, TURN_BYTE]
         return chosen, records
+
+    def _as_before(self, rows: Sequence[SampleRow]) -> bool:
+        """Whether rows differ from the last ones, as many, in their positions alone."""
+        for a, b in zip(rows, self._known, strict=True):
+            if (a.settings is not b.settings or a.suppress_ids is not b.suppress_ids
+                    or a.allowed is not None or a.seen_ids.size or a.counted_ids.size):
+                return False
+        return True
 
     def _again(self, rows: Sequence[SampleRow], low: int,
                ) -> tuple[Chosen, npt.NDArray[np.uint8]]:
-        """As `send` for rows that differ from the last ones in their positions alone."""
-        self._records.view(np.uint32)[:len(rows), POSITION_BYTE // 4] = [
-            row.position & 0xFFFFFFFF for row in rows]
-        chosen = self.next_turn(replace(self._chosen, low=low))
-        self._records[:, TURN_BYTE] = self._turn
+        """As `send` for rows like the last ones: nothing else is packed anew."""
+        self._positions[...] = [row.position & 0xFFFFFFFF for row in rows]
+        chosen = self._next(low, self._chosen.picks, self._chosen.needs)
+        self._turns[...] = self._turn
         return chosen, self._records
 
     def next_turn(self, chosen: Chosen) -> Chosen:
         """The same choice in the step after it."""
+        return self._next(chosen.low, chosen.picks, chosen.needs)
+
+    def _next(self, low: int, picks: npt.NDArray[np.int64], needs: Needs) -> Chosen:
         self._turn = (self._turn + 1) % TURNS
-        return Chosen(chosen.low, chosen.picks, self._results[self._turn], chosen.needs)
+        return Chosen(low, picks, self._results[self._turn], needs)
 
     def launch(self, logits: Any, records: Any, needs: Needs, control: Any = None) -> None:
         """Enqueue the choice of all rows of logits (R, V) by records (R, RECORD_BYTES).
@@ -164,3 +175,10 @@ class CudaSampler:
 @lru_cache(MAX_ROWS)
 def _places(count: int) -> npt.NDArray[np.int64]:
     return np.arange(count)
+
+
+def same_choice(a: SampleRow, b: SampleRow) -> bool:
+    """Whether two rows whose choice depends on settings and position alone choose alike."""
+    return (a.settings is b.settings and a.position == b.position and b.allowed is None
+            and not b.seen_ids.size and not b.counted_ids.size
+            and np.array_equal(a.suppress_ids, b.suppress_ids))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from gemma_thor_ros.models.batch import Batch, Role
 from gemma_thor_ros.models.config import FULL, SLIDING, ModelConfig
 from gemma_thor_ros.models.cuda_inputs import (
     PROMPT_BUCKETS,
+    STEP_BYTES,
     Key,
     Pass,
     StepInputs,
@@ -28,8 +28,9 @@ from gemma_thor_ros.models.cuda_inputs import (
     cut_passes,
     prompt_bucket,
     same_rows,
+    wanted_rows,
 )
-from gemma_thor_ros.models.cuda_sampler import Chosen, CudaSampler
+from gemma_thor_ros.models.cuda_sampler import Chosen, CudaSampler, same_choice
 from gemma_thor_ros.models.cuda_shadow import Shadow, ShadowRows
 from gemma_thor_ros.models.gemma4 import Decoder, LayerTap
 from gemma_thor_ros.models.kv_cache import KVCache
@@ -45,6 +46,7 @@ from gemma_thor_ros.ops.kv_append import rope_turns
 from gemma_thor_ros.ops.linear import StoredWeight
 from gemma_thor_ros.ops.moe_nvfp4 import dense_parts
 from gemma_thor_ros.ops.sample import Needs, SampleRow
+from gemma_thor_ros.ops.slot_copy import Slots
 from gemma_thor_ros.ops.staging import StepBuffer
 from gemma_thor_ros.ops.table import Router, StepRows
 from gemma_thor_ros.ops.vision_cuda import CudaVisionOps
@@ -115,6 +117,7 @@ class CudaGemma4(Decoder):
                                        (MAX_ROWS, parts))
         self._logits = device.zeros((MAX_ROWS, config.vocab_size), np.float32)
         self._buffer = StepBuffer(stream)
+        self._slots = Slots(STEP_BYTES, 16, stream)
         self._sampler = CudaSampler(config.vocab_size, stream, self._buffer)
         self._turns: dict[str, Any] = {}
         self._scratch: dict[str, AttentionScratch] = {}
@@ -153,7 +156,7 @@ class CudaGemma4(Decoder):
         """Pages on the device; the graphs are made for the newest cache."""
         max_pages = -(-self._context_length // page_size)
         self._inputs = StepInputs(page_size, max_pages, self.config.sliding_window,
-                                  self.prompt_rows, device.zeros, self._buffer)
+                                  self.prompt_rows, device.zeros, self._buffer, self._slots)
         self.graphs = Graphs(self.stream, self.graphs.enabled)
         self._ahead = None
         self._cache = KVCache(self.config, num_sliding_pages, num_full_pages, page_size,
@@ -174,7 +177,7 @@ class CudaGemma4(Decoder):
         most = self.prompt_rows if few else MAX_ROWS
         with device.errors():
             for step in cut_passes(batch, most):
-                wanted = _wanted(step, batch)
+                wanted = wanted_rows(step, batch)
                 self._send(step, batch.token_ids[step.rows], None)
                 if tap is None:
                     self._enqueue(step, batch, kv_cache, wanted, None)
@@ -267,8 +270,9 @@ class CudaGemma4(Decoder):
         with device.errors():
             for key in keys:
                 role = Role.PREFILL if key.prompt else Role.DECODE
+                send = self._inputs.put if key.takes else self._inputs.send
                 self._buffer.begin()
-                self._inputs.send(Pass(role, ()), np.empty(0, np.int32), self._sampler.padding())
+                send(Pass(role, ()), np.empty(0, np.int32), self._sampler.padding())
                 self._buffer.end()
                 self._graph(key, not key.prompt, None if key.prompt else needs, self._cache)
             self.stream.synchronize()
@@ -276,17 +280,24 @@ class CudaGemma4(Decoder):
     def _run(self, step: Pass, batch: Batch, kv_cache: KVCache, rows: Sequence[SampleRow],
              logits_of: Collection[int], logits: dict[int, Array]) -> _Sent | None:
         """Enqueue a pass and the choice of its tokens; None where it wants none."""
-        wanted = _wanted(step, batch)
+        wanted = wanted_rows(step, batch)
         first = _first(step, wanted)
         settings = tuple([rows[index] for _, index in wanted])
         token_ids = batch.token_ids
         if token_ids.size != step.num_rows:
             token_ids = token_ids[step.rows]
-        chosen = self._send(step, token_ids,
-                            ([row - first for row, _ in wanted], settings) if wanted else None)
         kept = [(row, index) for row, index in wanted if index in logits_of] if logits_of else []
         whole = _whole(step, wanted) and not kept    # the graph chooses, too
-        self._enqueue(step, batch, kv_cache, wanted, chosen.needs if chosen and whole else None)
+        choice = ([row - first for row, _ in wanted], settings) if wanted else None
+        takes = whole and step.key.takes
+        try:
+            chosen = self._send(step, token_ids, choice, takes)
+            self._enqueue(step, batch, kv_cache, wanted,
+                          chosen.needs if chosen and whole else None)
+        except Exception:
+            if takes:
+                self._slots.failed()
+            raise
         if chosen is None:
             return None
         assert self._inputs is not None
@@ -298,22 +309,28 @@ class CudaGemma4(Decoder):
             self._sampler.launch(self._logits[low:low + count], self._inputs.records[:count],
                                  chosen.needs)
         return self._sent(step, settings, chosen, [index for _, index in wanted],
-                          whole and step.key.max_rows == 1)
+                          whole and step.key.max_rows == 1, takes)
 
     def _send(self, step: Pass, token_ids: Int32,
-              choice: tuple[Sequence[int], Sequence[SampleRow]] | None) -> Chosen | None:
-        """Enqueue all copies of a pass; choice: rows of the pass and their settings."""
+              choice: tuple[Sequence[int], Sequence[SampleRow]] | None,
+              takes: bool = False) -> Chosen | None:
+        """Enqueue all copies of a pass; choice: rows of the pass and their settings.
+
+        takes: its graph takes most inputs by itself.
+        """
         assert self._inputs is not None
         self._buffer.begin()
         chosen, records = (None, None) if choice is None else self._sampler.send(*choice)
-        self._inputs.send(step, token_ids, records)
+        send = self._inputs.put if takes else self._inputs.send
+        send(step, token_ids, records)
         self._buffer.end()
         return chosen
 
     def _sent(self, step: Pass, settings: tuple[SampleRow, ...], chosen: Chosen,
-              wanted: Sequence[int], advances: bool) -> _Sent:
-        event = device.new_event()
-        event.record(self.stream)
+              wanted: Sequence[int], advances: bool, took: bool = False) -> _Sent:
+        event = self._slots.enqueued() if took else device.new_event()
+        if not took:
+            event.record(self.stream)
         return _Sent(step, settings, chosen, np.array(wanted, np.int64), event, advances)
 
     def _enqueue(self, step: Pass, batch: Batch, kv_cache: KVCache,
@@ -350,12 +367,16 @@ class CudaGemma4(Decoder):
     def _graph(self, key: Key, with_head: bool, needs: Needs | None, kv_cache: KVCache) -> None:
         """Enqueue the layers, the logits of all rows, and where needs says how, their tokens.
 
-        Behind one row of each sequence the step's inputs then become those of the next one.
+        Behind one row of each sequence the step's inputs then become those of the next one; with
+        more rows they are taken from where they were put.
         """
         inputs, rows = self._inputs, key.num_rows
+        takes = needs is not None and key.takes
 
         def work() -> None:
             assert inputs is not None
+            if takes:
+                inputs.take()
             self._enqueue_layers(key, kv_cache)
             if with_head:
                 self._head(0, rows)
@@ -443,7 +464,7 @@ class CudaGemma4(Decoder):
         step, = passes
         agrees = (same_rows(ahead.step, step.pieces) and self._inputs.holds(step)
                   and len(rows) == len(ahead.rows) and all(
-                      _same_choice(a, b) for a, b in zip(ahead.rows, rows, strict=True)))
+                      same_choice(a, b) for a, b in zip(ahead.rows, rows, strict=True)))
         # its input tokens were those that the last call returned; a draft or an edit is another
         if not agrees or not np.array_equal(batch.token_ids[step.rows], self._fed):
             return None
@@ -454,20 +475,6 @@ class CudaGemma4(Decoder):
 def _whole(step: Pass, wanted: list[tuple[int, int]]) -> bool:
     """Whether a pass of generated rows wants the logits of all of them."""
     return step.role is Role.DECODE and len(wanted) == step.num_rows
-
-
-def _wanted(step: Pass, batch: Batch) -> list[tuple[int, int]]:
-    """(row in the pass, logit row of the batch) of the pass's rows that want logits."""
-    if batch.logit_rows.size == batch.token_ids.size == step.num_rows <= MAX_ROWS:
-        return _every(step.num_rows)
-    place = {row: index for index, row in enumerate(batch.logit_rows.tolist())}
-    return [(row, place[token]) for row, token in enumerate(step.rows.tolist())
-            if token in place]
-
-
-@lru_cache(MAX_ROWS)
-def _every(num_rows: int) -> list[tuple[int, int]]:
-    return [(row, row) for row in range(num_rows)]
 
 
 def _soft_rows(step: Pass, batch: Batch) -> tuple[tuple[Any, Any], ...]:
@@ -484,9 +491,3 @@ def _soft_rows(step: Pass, batch: Batch) -> tuple[tuple[Any, Any], ...]:
 def _first(step: Pass, wanted: list[tuple[int, int]]) -> int:
     """The row of the pass whose logits lie in row 0: prompts want their last rows alone."""
     return wanted[0][0] if step.role is Role.PREFILL and wanted else 0
-
-
-def _same_choice(a: SampleRow, b: SampleRow) -> bool:
-    return (a.settings is b.settings and a.position == b.position and b.allowed is None
-            and not b.seen_ids.size and not b.counted_ids.size
-            and np.array_equal(a.suppress_ids, b.suppress_ids))

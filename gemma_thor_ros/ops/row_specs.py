@@ -18,6 +18,7 @@ from gemma_thor_ros.ops import (
     moe_route,
     rms_norm,
     sample,
+    slot_copy,
 )
 from gemma_thor_ros.ops.compile import KernelSpec
 
@@ -68,5 +69,5 @@ def row_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[Geo
                  page_size, shape.window, fp8)
         specs += attention_decode.decode_specs(*sizes, rows)
         specs += attention_decode.append_specs(*sizes, shape.has_v_proj, shape.num_rotary_pairs)
-    specs += sample.specs()
+    specs += [slot_copy.spec('slot_in'), *sample.specs()]
     return list(dict.fromkeys(specs))

@@ -106,15 +106,19 @@ class StepBuffer:
         self._blocks = [device.pinned(num_bytes) for _ in range(num_blocks)]
         self._sent: list[Any] = [None] * num_blocks
         self._current = 0
+        self._begun = False              # a block was taken for the copies of this step
         self._used = 0
         self._large: list[list[Bytes]] = [[] for _ in range(num_blocks)]
 
     def begin(self) -> None:
-        """Start the copies of a step; waits if the step num_blocks before has not sent its own."""
+        """Start the copies of a step; the first waits for those of num_blocks steps before."""
+        self._begun = False
+
+    def _next_block(self) -> None:
         self._current = (self._current + 1) % len(self._blocks)
         if self._sent[self._current] is not None:
             self._sent[self._current].synchronize()
-        self._used = 0
+        self._begun, self._used = True, 0
         self._large[self._current] = []
 
     def send(self, target: Any, values: Array) -> None:
@@ -128,6 +132,8 @@ class StepBuffer:
 
     def reserve(self, num_bytes: int) -> Bytes:
         """Pinned memory of the step to be filled, for `send_reserved`."""
+        if not self._begun:
+            self._next_block()
         block = self._blocks[self._current]
         start = -(-self._used // 16) * 16
         if start + num_bytes <= block.size:
@@ -142,6 +148,9 @@ class StepBuffer:
         device.copy_in(target, place, self._stream)
 
     def end(self) -> None:
-        """All copies of the step are enqueued."""
+        """All copies of the step are enqueued; a step without any costs nothing."""
+        if not self._begun:
+            return
+        self._begun = False
         event = self._sent[self._current] = self._sent[self._current] or device.new_event()
         event.record(self._stream)

@@ -346,6 +346,7 @@ def test_all_kernels_are_known_ahead(name: str, stream: Any,
     for step in (batch((P, 0, 0, 21), wanted=[20]), batch((D, 0, 21, 1)),
                  batch((D, 0, 22, 1), (D, 1, 0, 1)), batch((D, 0, 23, 4)), batch((D, 1, 1, 9))):
         rig.model.forward(step, rig.cache)
+    rig.model.choose(batch((D, 0, 24, 2)), rig.cache, [settings(25), settings(26)])
     text = load_device.text_specs(rig.config, PAGE, 'fp8')
     shapes = load_device.bf16_shapes(cast(Any, Plain(weights(name))))
     more = matrix_specs.bf16_specs(shapes, device.info().shared_bytes_per_block)
@@ -428,6 +429,48 @@ def test_what_a_step_sends(full: None, stream: Any) -> None:
     graph = [name.removeprefix('graph ') for name in stream.launches]
     assert stream.launches[0] == 'graph embed', stream.launches
     assert graph[-2:] == ['sample_max', 'sample_pick'] and len(graph) == 2 * 8 + 3 + 2
+
+
+def verify(rig: Rig, copied: bool) -> list[list[int]]:
+    """Tokens of verify steps of one and of two sequences, more of them than there are slots."""
+    rig.model.choose(batch((P, 0, 0, 5), wanted=[]), rig.cache, [])
+    rig.model.choose(batch((P, 1, 0, 3), wanted=[]), rig.cache, [])
+    found = []
+    for at in range(7):
+        parts = [(D, 0, 5 + at, 2), (D, 1, 3 + at, 1)] if at in (2, 5, 6) else [(D, 0, 5 + at, 2)]
+        step = batch(*parts)
+        rows = [settings(6 + int(place), sampling='drawn') for place in step.positions]
+        found.append(rig.model.choose(step, rig.cache, rows, logits_of=[0] if copied else []
+                                      ).tokens.tolist())
+    return found
+
+
+def test_a_verify_step_takes_its_inputs_by_itself(stream: Any,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig('dense', stream, 'bf16')
+    wanted = verify(rig, True)
+    copies = getattr(stream, 'num_copies', 0)
+    assert verify(rig, False) == wanted
+    if isinstance(stream, HostStream):
+        stream.launches.clear()
+        before = stream.num_copies
+        assert before - copies == 2 * 3                  # the prompts and their tables
+        enqueue = rig.model._enqueue
+
+        def fails(*_: Any) -> None:
+            raise RuntimeError('planned')
+
+        step, rows = batch((D, 0, 9, 2)), [settings(10), settings(11)]
+        monkeypatch.setattr(rig.model, '_enqueue', fails)
+        with pytest.raises(RuntimeError, match='planned'):
+            rig.model.choose(step, rig.cache, rows)
+        monkeypatch.setattr(rig.model, '_enqueue', enqueue)
+        assert stream.num_copies == before + 1           # the device counts it all the same
+        assert stream.launches == []
+    assert verify(rig, False) == wanted
+    slots = rig.model._slots                             # planted: the host counts otherwise
+    monkeypatch.setattr(slots, 'next_run', lambda: 0)
+    assert verify(rig, False) != wanted
 
 
 def test_passes() -> None:
