@@ -5,7 +5,7 @@
     python -m demo_model.average v10/bf16 v13/bf16 --share 0.65 --out OUT
 
 Sound where one run began at the other's end, so that both lie in one valley. OUT gets bf16/ and
-nvfp4/. The shipped v14 was made by the command above.
+nvfp4/. v14 was made by the command above, the shipped v17 by two of them (docs/demo_model.md).
 """
 
 from __future__ import annotations
