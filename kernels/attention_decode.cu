@@ -58,6 +58,10 @@
 #define APPEND 0
 #endif
 
+#ifndef RING
+#define RING 0                           // see attention_ring.cuh
+#endif
+
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
@@ -125,6 +129,41 @@ __device__ __forceinline__ void start_sums(Sums& sums, float (&acc)[MTILES][NT][
         }
     }
 }
+
+// An item's results, for the sum of the chunks.
+__device__ __forceinline__ void store_partial(float* partial, float2* partial_ml, const Item& item,
+                                              const Sums& sums, const float (&acc)[MTILES][NT][4],
+                                              int num_rows, int max_chunks, int warp, int lane) {
+    const int chunk = item.chunk - item.low_chunk;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int query = item.group * QUERIES + n * 8 + lane % 4 * 2 + e;
+            if (query < item.num_rows * GROUP) {
+                const int head = item.kv * GROUP + query % GROUP;
+                const u64 row = item.first_row + query / GROUP;
+                float* to = partial + partial_place(chunk, num_rows, row, head) * D
+                            + (warp * 8 + lane / 4) * COLUMNS;
+#pragma unroll
+                for (int m = 0; m < MTILES; m += 2) {
+                    store_vector(to + m * 2, make_float4(acc[m][n][e], acc[m][n][2 + e],
+                                                         acc[m + 1][n][e], acc[m + 1][n][2 + e]));
+                }
+            }
+        }
+    }
+    const int query = item.group * QUERIES + (NT == 1 ? 0 : warp) * 8 + lane / 4;
+    if (warp < NT && lane % 4 == 0 && query < item.num_rows * GROUP) {   // whose sums this warp has
+        const int head = item.kv * GROUP + query % GROUP;
+        const u64 row = item.first_row + query / GROUP;
+        partial_ml[(row * Q_HEADS + head) * max_chunks + chunk] = make_float2(sums.top, sums.total);
+    }
+}
+
+#if APPEND && RING
+#include "attention_ring.cuh"
+#else
 
 __device__ __forceinline__ void attend(
         u16* __restrict__ out, float* partial, float2* partial_ml, u32* tickets,
@@ -235,7 +274,7 @@ __device__ __forceinline__ void attend(
         const float to_base_2 = key_scales[own->kv];
         const int start = own->start, end = start + own->num_rows, group = own->group;
         wait_for_copies<0>();
-        multiply_qk(scores, q_tile, k_tile, warp, lane);
+        multiply_qk(scores, q_tile, k_tile + threadIdx.x, WARPS * WARP, warp, lane);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int key = next_key + own_key + i * 8;
@@ -301,34 +340,7 @@ __device__ __forceinline__ void attend(
                 return;
             }
 #endif
-#pragma unroll
-            for (int n = 0; n < NT; ++n) {
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const int query = own->group * QUERIES + n * 8 + lane % 4 * 2 + e;
-                    if (query < own->num_rows * GROUP) {
-                        const int head = own->kv * GROUP + query % GROUP;
-                        const u64 row = own->first_row + query / GROUP;
-                        const int chunk = own->chunk - own->low_chunk;
-                        float* to = partial + partial_place(chunk, num_rows, row, head) * D
-                                    + (warp * 8 + lane / 4) * COLUMNS;
-#pragma unroll
-                        for (int m = 0; m < MTILES; m += 2) {
-                            store_vector(to + m * 2, make_float4(
-                                acc[m][n][e], acc[m][n][2 + e], acc[m + 1][n][e],
-                                acc[m + 1][n][2 + e]));
-                        }
-                    }
-                }
-            }
-            const int tile = NT == 1 ? 0 : warp;     // whose sums this warp has
-            const int query = own->group * QUERIES + tile * 8 + lane / 4;
-            if (warp < NT && lane % 4 == 0 && query < own->num_rows * GROUP) {
-                const int head = own->kv * GROUP + query % GROUP;
-                const u64 row = own->first_row + query / GROUP;
-                partial_ml[(row * Q_HEADS + head) * max_chunks + own->chunk - own->low_chunk] =
-                    make_float2(sums.top, sums.total);
-            }
+            store_partial(partial, partial_ml, *own, sums, acc, num_rows, max_chunks, warp, lane);
             __syncthreads();                 // also: all have read q_tile and p_tile
             if (fused) {
                 u32* counter = tickets
@@ -378,6 +390,8 @@ __device__ __forceinline__ void attend(
     }
 }
 
+#endif
+
 #if APPEND
 
 // One row of one sequence; writes K and V of it, and no q.
@@ -392,8 +406,13 @@ attention_append(
         const float* __restrict__ v_inverse, float eps) {
     extern __shared__ __align__(16) u8 shared[];
     const Raw raw = {qkv, q_norm, k_norm, turns, k_inverse, v_inverse, eps};
+#if RING
+    attend_row(partial, partial_ml, k_pages, v_pages, k_scale, spans, page_table, num_rows,
+               max_chunks, raw, shared);
+#else
     attend(out, partial, partial_ml, tickets, 0, k_pages, v_pages, k_scale, v_scale, spans,
            page_table, fused, num_spans, num_rows, max_pages, max_chunks, raw, shared);
+#endif
 }
 
 #else

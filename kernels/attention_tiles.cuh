@@ -236,8 +236,9 @@ __device__ __forceinline__ int score_place(int query, int key) {
 
 // scores of this warp's 16 keys, over its half of D, into shared memory: K is the A operand, so that
 // eight queries are enough for an instruction. Even and odd steps are added in two chains.
-__device__ __forceinline__ void multiply_qk(float* scores, const uint4* q_tile,
-                                            const uint4* k_tile, int warp, int lane) {
+// own_k: this lane's part, each 16 bytes `stride` further.
+__device__ __forceinline__ void multiply_qk(float* scores, const uint4* q_tile, const uint4* own_k,
+                                            int stride, int warp, int lane) {
     float even[NT][4], odd[NT][4];
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
@@ -246,8 +247,8 @@ __device__ __forceinline__ void multiply_qk(float* scores, const uint4* q_tile,
     }
 #pragma unroll
     for (int j = 0; j < K_LOADS; ++j) {
-        const uint4 low = k_tile[(j * 2) * WARPS * WARP + threadIdx.x];
-        const uint4 high = k_tile[(j * 2 + 1) * WARPS * WARP + threadIdx.x];
+        const uint4 low = own_k[j * 2 * stride];
+        const uint4 high = own_k[(j * 2 + 1) * stride];
         const u32 words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
 #pragma unroll
         for (int pair = 0; pair < PER_LOAD / 2; ++pair) {

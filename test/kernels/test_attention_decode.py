@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from machine import Array, Machine, error, from_bf16, normal, poisoned, to_bf16
 
 from gemma_thor_ros.ops import attention_decode as op
+from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops.attention import AttentionSpan, attention_ref, plan_attention
 from gemma_thor_ros.ops.kv_append import kv_append, rope_turns
 from gemma_thor_ros.ops.scratch import Scratch
@@ -201,10 +202,10 @@ def test_who_adds_the_chunks_changes_no_bit(machine: Machine) -> None:
 
 
 def appended(machine: Machine, shape: Geometry, has_v: bool, fp8: bool, position: int,
-             together: bool) -> list[Array]:
+             together: bool, page_size: int = 16) -> list[Array]:
     """Attention, K and V after one row's kv_append and attention, in one launch or in two."""
-    pages = Pages(shape, [position + 1], 16, fp8)
-    place = pages.table[0, position // 16], position % 16
+    pages = Pages(shape, [position + 1], page_size, fp8)
+    place = pages.table[0, position // page_size], position % page_size
     for bits in pages.bits:
         bits[place] = 0x7F if fp8 else 0x7FC0            # the row's own are still to come
     heads, pairs = shape.num_q_heads + (2 if has_v else 1) * shape.num_kv_heads, 64
@@ -278,6 +279,32 @@ def test_a_cluster_appends(machine: Machine, shape: Geometry, position: int, fp8
     monkeypatch.setattr(op, '_cluster', lambda *_: 8)
     one = appended(machine, shape, True, fp8, position, True)
     for array, other in zip(one, two, strict=True):
+        assert np.array_equal(array, other)
+
+
+@pytest.mark.parametrize(('shape', 'position', 'page_size', 'processors'), [
+    (DEMO_FULL, 0, 16, 3), (DEMO_FULL, 710, 64, 1), (DEMO_FULL, 16900, 64, 40),
+    (ONE_HEAD, 150, 16, 1), (FULL, 900, 48, 2), (FULL, 20000, 64, 0), (FULL, 131100, 64, 0)])
+def test_a_ring_changes_no_bit(machine: Machine, shape: Geometry, position: int, page_size: int,
+                               processors: int, grid: bool,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do the shares of the blocks, of which there are as many as for so many processors."""
+    if machine.small and (shape is FULL or position > 1000 or shape is ONE_HEAD) and (
+            not grid or position > 17000):
+        pytest.skip('large, for a device or make grid')
+    ring = op.most_in_ring(shape.head_dim, shape.group, True)
+    if not machine.small and not op._ring({'D': 512, 'Q': shape.num_q_heads,
+                                           'KV': shape.num_kv_heads}, True):
+        pytest.skip('the device has no room for a ring')
+    if processors:
+        info = replace(device.info(), num_multiprocessors=processors)
+        monkeypatch.setattr(device, 'info', lambda: info)
+    monkeypatch.setattr(op, '_ring', lambda *_: 0)
+    without = appended(machine, shape, False, True, position, True, page_size)
+    monkeypatch.setattr(op, '_ring', lambda *_: ring)
+    through = appended(machine, shape, False, True, position, True, page_size)
+    assert ring == 3
+    for array, other in zip(through, without, strict=True):
         assert np.array_equal(array, other)
 
 
