@@ -51,8 +51,8 @@
 // PRECOND (FP8): |q| < 65,504
 // PRECOND (APPEND): T and B are 1; gridDim.x >= KV, so that a row's own key is a block's first item
 // Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), CHUNK, NT (1, 2, 4), MIN_BLOCKS
-// resident on a multiprocessor, CLUSTER (blocks of one, 1: none); with APPEND also HAS_V and
-// PAIRS; for attention_decode_combine COLUMNS_EACH (1, 2, 4)
+// resident on a multiprocessor, CLUSTER (blocks of one, 1: none); with APPEND also HAS_V, PAIRS and
+// RING (0, or as in attention_ring.cuh); for attention_decode_combine COLUMNS_EACH (1, 2, 4)
 
 #ifndef APPEND
 #define APPEND 0
