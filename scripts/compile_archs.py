@@ -55,6 +55,7 @@ SMALLEST_ENTRY = 24                      # instructions; an empty one has about 
 MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4', 'gemv_affine',
                   'stream_nvfp4', 'stream_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up',
                   'moe_nvfp4_down', 'moe_chain', 'attention_decode', 'attention_append',
+                  'attention_window',
                   'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16', 'prefill_attention',
                   'draft_attention', 'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted

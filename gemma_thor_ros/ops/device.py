@@ -26,6 +26,7 @@ from gemma_thor_ros.schema import ConfigError, DeviceError
 
 _CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6    # CUlaunchAttributeID
 _SHARED_WITHOUT_ASKING = 48 << 10        # of a block, fixed and dynamic; more has to be requested
+_CLUSTER_WITHOUT_ASKING, _LARGE_CLUSTERS = 8, 14         # blocks, CUfunction_attribute
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3       # cudaMemcpyKind
 _distrusted: list[str] = []              # why the e2m1 conversion is not used, if it is not
 _behind_another: set[int] = set()        # streams whose next launch waits for another stream
@@ -69,6 +70,8 @@ class Kernel:
         function = self._raw.kernel
         self.handle = int(getattr(function, 'ptr', 0) or function.handle)
         self._shared_bytes = _SHARED_WITHOUT_ASKING - int(self._raw.shared_size_bytes)
+        if dict(spec.defines).get('CLUSTER', 1) > _CLUSTER_WITHOUT_ASKING:
+            _driver().cuFuncSetAttribute(ctypes.c_void_p(self.handle), _LARGE_CLUSTERS, 1)
 
     def allow_shared(self, num_bytes: int) -> None:
         """Let blocks use this much dynamic shared memory."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from machine import Array, Machine, error, from_bf16, normal, poisoned, to_bf16
 
 from gemma_thor_ros.ops import attention_decode as op
-from gemma_thor_ros.ops import device
+from gemma_thor_ros.ops import attention_window, device
 from gemma_thor_ros.ops.attention import AttentionSpan, attention_ref, plan_attention
 from gemma_thor_ros.ops.kv_append import kv_append, rope_turns
 from gemma_thor_ros.ops.scratch import Scratch
@@ -40,6 +40,7 @@ SLIDING = Geometry(256, 8, 2, 1024)      # 26B-A4B
 FULL = Geometry(512, 2, 8, None)
 DEMO = Geometry(256, 2, 2, 512)
 DEMO_FULL = Geometry(512, 1, 4, None)
+WINDOW = Geometry(256, 1, 2, 1024)
 NARROW = Geometry(256, 1, 3, 70)
 ONE_HEAD = Geometry(512, 1, 16, None)    # 12B full
 LONG = Geometry(256, 1, 2, None)         # cheap, for chunks of more than one tile
@@ -264,6 +265,29 @@ def test_a_cluster_changes_no_bit(machine: Machine, shape: Geometry, spans: list
     apart = attend(machine, pages, q, spans)
     monkeypatch.setattr(op, '_cluster', lambda *_: 8)
     together = attend(machine, pages, q, spans)
+    assert np.array_equal(together, apart)
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+@pytest.mark.parametrize('cluster', [(8, 2), (16, 1)])
+@pytest.mark.parametrize(('shape', 'position', 'page_size'), [
+    (DEMO, 0, 16), (DEMO, 447, 48), (DEMO, 700, 64), (WINDOW, 1023, 64), (WINDOW, 1024, 16),
+    (WINDOW, 1100, 32), (SLIDING, 300, 64), (SLIDING, 5000, 64)])
+def test_a_window_in_one_launch_changes_no_bit(
+        machine: Machine, shape: Geometry, position: int, page_size: int,
+        cluster: tuple[int, int], fp8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that share a slot, the row's own key, pages of all sizes; also where it begins."""
+    if machine.small and (shape is SLIDING or (page_size > 32) != fp8 or cluster[1] == fp8):
+        pytest.skip('large, for a device')
+    monkeypatch.setattr(attention_window, 'CLUSTER', cluster[0])
+    monkeypatch.setattr(attention_window, 'SLOTS', cluster[1])
+    first = max(0, position - (shape.window or 0) + 1) // 16 * 16
+    pages = Pages(shape, [position + 1], page_size, fp8, first_keys=[first])
+    q = queries(shape, 1)
+    monkeypatch.setattr(op, '_by_window', lambda *_: False)
+    apart = attend(machine, pages, q, [(0, 1, position)])
+    monkeypatch.setattr(op, '_by_window', lambda *_: True)
+    together = attend(machine, pages, q, [(0, 1, position)])
     assert np.array_equal(together, apart)
 
 
