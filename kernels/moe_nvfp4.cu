@@ -76,24 +76,24 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
 #endif
     // one row's share is known before its experts are, unless it is padding
     const bool alone = num_pairs == CHOSEN;
-    if (alone) find_experts<Part>(job.share, job.work, CHOSEN, 0);
+    if (alone) find_experts<Part>(job.share, job.work, {CHOSEN, 0});
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
     allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
-    read_routing(routing, expert_ids, num_pairs, THREADS);
-    if (!alone || routing.num_hit == 0)
-        find_experts<Part>(job.share, job.work, routing.num_hit, routing.num_wide);
+    const Hits hits = read_routing(routing, expert_ids, num_pairs, THREADS);
+    if (!alone || hits.num == 0) find_experts<Part>(job.share, job.work, hits);
     if (requested == 0) begin_item(ring, job, routing, lane);
     for (; requested < STAGES - 1; ++requested) request_next(ring, job, routing, lane);
     const GateUpRows to = {inner, dense_inner, x, dense_x};
+    UnitRows own = UNIT_UNKNOWN;
     for (; item < job.share.num_items; item = next_item<Part>(job.share, item)) {
         const Place at = place_of(job, item);
-        const int count = num_rows(job.work, routing, at.unit);
-        if (BLOCKS == 2 && count > 8)
-            gate_up_item<Part, BLOCKS>(to, at, count, num_row_tiles, halves, ring, job, routing,
+        find_rows(own, routing, at.unit, job.work.num_tokens, DENSE, lane);
+        if (BLOCKS == 2 && own.count() > 8)
+            gate_up_item<Part, BLOCKS>(to, at, own.count(), num_row_tiles, halves, ring, job, routing,
                                        lane);
         else
-            gate_up_item<Part, 1>(to, at, count, num_row_tiles, halves, ring, job, routing, lane);
+            gate_up_item<Part, 1>(to, at, own.count(), num_row_tiles, halves, ring, job, routing, lane);
     }
 }
 
@@ -114,9 +114,9 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     allow_next_kernel();
     // gate_up let this launch begin after its own wait: the routing is complete, inner is not
     clear_routing(routing, THREADS);
-    read_routing(routing, expert_ids, num_pairs, THREADS);
+    const Hits hits = read_routing(routing, expert_ids, num_pairs, THREADS);
     find_dense(job.share, num_row_tiles);
-    find_experts<Part>(job.share, job.work, routing.num_hit, routing.num_wide);
+    find_experts<Part>(job.share, job.work, hits);
     int item = first_item<Part>();
     if (item >= job.share.num_items) return;
     Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, true};
@@ -125,13 +125,14 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     for (int i = 0; i < STAGES - 1; ++i) request_next(ring, job, routing, lane);
     wait_for_previous_kernel();
     const DownRows to = {results, dense_parts, inner, dense_inner, num_outputs};
+    UnitRows own = UNIT_UNKNOWN;
     for (; item < job.share.num_items; item = next_item<Part>(job.share, item)) {
         const Place at = place_of(job, item);
-        const int count = num_rows(job.work, routing, at.unit);
-        if (BLOCKS == 2 && count > 8)
-            down_item<Part, BLOCKS>(to, at, count, halves, ring, job, routing, lane);
+        find_rows(own, routing, at.unit, job.work.num_tokens, DENSE, lane);
+        if (BLOCKS == 2 && own.count() > 8)
+            down_item<Part, BLOCKS>(to, at, own.count(), halves, ring, job, routing, lane);
         else
-            down_item<Part, 1>(to, at, count, halves, ring, job, routing, lane);
+            down_item<Part, 1>(to, at, own.count(), halves, ring, job, routing, lane);
     }
 }
 

@@ -30,6 +30,7 @@ _STAGE_TILES, _STAGES = 4, 3             # of a warp's ring: 54 KB a block, so i
 _FEW_STAGES = 2                          # of it for up to 8 tokens, who wait for it less often
 _RESIDENT = 2                            # blocks of a multiprocessor at once
 KINDS = (1, 8, MAX_TOKENS)               # as many tokens as each kind of launch takes at most
+_LISTED = 1                              # rows by expert: for all of them before the first weights
 _RESERVED = 1024                         # bytes of shared memory that each block takes besides
 
 
@@ -242,7 +243,8 @@ def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_e
         'STAGES': _STAGES if blocks > 1 else _FEW_STAGES,
         'SPLIT': 1, 'ACTIVATIONS': 4, 'WIDE_ACTIVATIONS': 2, 'ONE_BODY': 0,
         'WIDE': 5, 'NARROW': 4, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
-        'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense}
+        'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense,
+        'LISTED': _LISTED}
 
 
 def combine_spec(num_chosen: int) -> KernelSpec:
