@@ -7,14 +7,15 @@
 // its part of the activations lies in shared memory, prepared once; and the warps meet once, at
 // the end, where their totals of all row tiles are added in the order of the warps.
 //
-// The activations stand in all eight columns of the matrix instruction, so each lane has its two
-// rows' results.
+// The activations stand in the first column of the matrix instruction, so lanes 0 to 3 alone read
+// them, a quarter of what all lanes would ask of the shared memory, and the others hold zeros.
+// HELD: they stay in registers for all row tiles.
 //
 // Dynamic shared memory, in this order: a ring for each warp; the row, 128 bytes a column tile;
 // the sums of its groups, SUMS numbers a column tile; totals, 16 for each row tile and warp.
 // PRECOND: K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGE_TILES, STAGES (of a ring, at
-// least 2), MIN_BLOCKS (resident on one multiprocessor). Expected of who includes this: CODE_VECTORS
+// least 2), MIN_BLOCKS (resident on one multiprocessor), HELD. Expected of who includes this: CODE_VECTORS
 // and SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is
 // multiplied by: of the first and of the second pair of columns of each four; 0: none).
 
@@ -27,6 +28,7 @@
 #define STAGE_BYTES (STAGE_SCALES + STAGE_TILES * SCALE_VECTORS * 16)
 #define RING_BYTES (STAGES * STAGE_BYTES)
 #define ROW_TILE_BYTES (TILE_COLUMNS * 2)
+#define ROW_REGISTERS (HELD ? WARP_TILES : STAGE_TILES > 1 ? 2 : 1)      // tiles of the row
 
 extern __shared__ __align__(16) u8 gemv_memory[];
 
@@ -118,6 +120,14 @@ __device__ __forceinline__ void place_row(u8* row, float* sums, const u16* x, in
         }
     }
     __syncwarp();
+}
+
+// This lane's part of tile i of the row; `part` at its columns. What others than lanes 0 to 3 have
+// stays zero.
+__device__ __forceinline__ void read_row(ActivationTile& x, const u8* part, int i, int lane) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+        if (lane < 4) x.half[h] = *(const uint4*)(part + i * ROW_TILE_BYTES + h * 64);
 }
 
 // Where a warp leaves its totals of one row tile: rows g and g + 8 are `low` and `high`.

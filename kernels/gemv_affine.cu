@@ -87,11 +87,16 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
     wait_for_previous_kernel();
     place_row(row, sums, x + first_tile * TILE_COLUMNS, first_tile, lane);
 
+    ActivationTile own_row[ROW_REGISTERS][1] = {};
+#if HELD
+#pragma unroll
+    for (int i = 0; i < WARP_TILES; ++i) read_row(own_row[i][0], row + t * 16, i, lane);
+#endif
     u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1
     for (int r = 0; r < count; ++r) {
         float total[2] = {};
-#pragma unroll 1
+#pragma unroll HELD ? WARP_STAGES : 1
         for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {
             wait_for_copies<STAGES - 2>();
             __syncwarp();                // all lanes' copies, and all have read the free stage
@@ -104,13 +109,11 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
                 AffineTile w;
                 read_affine(w, stage + i * CODE_VECTORS * 16,
                             stage + STAGE_SCALES + i * SCALE_VECTORS * 16, lane);
-                ActivationTile activations;
-#pragma unroll
-                for (int h = 0; h < 2; ++h)
-                    activations.half[h] = *(const uint4*)(part + i * ROW_TILE_BYTES + h * 64);
+                ActivationTile& x_tile = own_row[(HELD ? tile + i : i) % ROW_REGISTERS][0];
+                if (!HELD) read_row(x_tile, part, i, lane);
 #pragma unroll
                 for (int group = 0; group < TILE_GROUPS; ++group)
-                    add_group(total, w, group, activations, sums[(tile + i) * SUMS + group]);
+                    add_group(total, w, group, x_tile, sums[(tile + i) * SUMS + group]);
             }
             free = slot;
             slot = next_slot(slot);

@@ -31,6 +31,47 @@
 #define OUTPUT u16
 #endif
 
+// Shifts to the left as products: the assembler would do half of them where logic operations are
+// done already, which are what a tile waits for. It can't know the factors.
+__constant__ u32 TIMES_4 = 4, TIMES_16 = 16, TIMES_64 = 64;
+
+// As decode_codes.
+__device__ __forceinline__ void decode_row_codes(u32 (&a)[8], u32 w0, u32 w1) {
+#if E2M1_HARDWARE
+    decode_codes(a, w0, w1);
+#else
+    const u32 field = 0x81C081C0u, left_over = 0x06030603u;
+    const u32 fourth = bits_of_either(left_over, w0, w1 * TIMES_4);
+    a[0] = w0 & field;
+    a[1] = (w0 * TIMES_16) & field;
+    a[2] = __funnelshift_l(w0, w0, 10) & field;
+    a[3] = (fourth * TIMES_64) & field;
+    a[4] = w1 & field;
+    a[5] = (w1 * TIMES_16) & field;
+    a[6] = __funnelshift_l(w1, w1, 10) & field;
+    a[7] = __funnelshift_l(fourth, fourth, 12) & field;
+#endif
+}
+
+// As multiply_tile of one block of rows.
+__device__ __forceinline__ void multiply_row_tile(float (&acc)[2][1][4], const WeightTile& w,
+                                                  const ActivationTile (&x)[1]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        u32 a[8];
+        const u32 scales = __byte_perm(w.scales, 0, h ? 0x4342 : 0x4140) * TIMES_16 + SCALE_BASE;
+        decode_row_codes(a, h ? w.codes.z : w.codes.x, h ? w.codes.w : w.codes.y);
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+            const uint4& b = x[0].half[h];
+            mma_bf16(acc[h][0], scaled_by_low(a[4 * step], scales),
+                     scaled_by_high(a[4 * step + 1], scales),
+                     scaled_by_low(a[4 * step + 2], scales),
+                     scaled_by_high(a[4 * step + 3], scales), step ? b.z : b.x, step ? b.w : b.y);
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
 gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
            const u32* __restrict__ scales, const float* __restrict__ row_scales, int each,
@@ -56,11 +97,16 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
     wait_for_previous_kernel();
     place_row(row, nullptr, x + first_tile * TILE_COLUMNS, first_tile, lane);
 
+    ActivationTile own_row[ROW_REGISTERS][1] = {};
+#if HELD
+#pragma unroll
+    for (int i = 0; i < WARP_TILES; ++i) read_row(own_row[i][0], row + t * 16, i, lane);
+#endif
     u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1
     for (int r = 0; r < count; ++r) {
         float acc[2][1][4] = {};
-#pragma unroll 1
+#pragma unroll HELD ? WARP_STAGES : 1
         for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {
             wait_for_copies<STAGES - 2>();
             __syncwarp();                // all lanes' copies, and all have read the free stage
@@ -73,11 +119,9 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
                 WeightTile w;
                 w.codes = ((const uint4*)stage)[i * CODE_VECTORS + lane];
                 w.scales = ((const u32*)(stage + STAGE_SCALES))[i * TILE_SCALE_WORDS + (lane >> 1)];
-                ActivationTile activations[1];
-#pragma unroll
-                for (int h = 0; h < 2; ++h)
-                    activations[0].half[h] = *(const uint4*)(part + i * ROW_TILE_BYTES + h * 64);
-                multiply_tile<1>(acc, w, activations);
+                ActivationTile (&x_tile)[1] = own_row[(HELD ? tile + i : i) % ROW_REGISTERS];
+                if (!HELD) read_row(x_tile[0], part, i, lane);
+                multiply_row_tile(acc, w, x_tile);
             }
             free = slot;
             slot = next_slot(slot);

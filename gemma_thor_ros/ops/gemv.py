@@ -18,6 +18,8 @@ MOST_TILES = 16                          # row tiles of a block
 _RESERVED_BYTES = 1024                   # of a multiprocessor's shared memory, for each block
 FEW = MULTIPROCESSORS * 9 // 2           # row tiles
 _FEW_WARPS = 11                          # of a block that has a multiprocessor's share to itself
+_HELD_TILES = 4                          # of the row in registers, at most
+_REGISTERS = 65536                       # of a multiprocessor
 _RING_BYTES = 9000                       # of a warp, at most
 # (tiles of a stage, stages of a ring), best first. All stages but one are under way; a stage's own
 # costs are shared by its tiles.
@@ -36,7 +38,8 @@ _TUNED: dict[bool, dict[tuple[int, int], tuple[int, int, int]]] = {
         (64, 240): (2, 2, 2),
         (84, 1024): (3, 3, 2), (84, 2688): (2, 4, 2), (84, 16384): (2, 4, 2)},
     True: {
-        (60, 512): (4, 3, 1), (60, 1920): (5, 3, 3), (60, 16384): (2, 4, 3), (64, 240): (2, 2, 2),
+        (60, 512): (2, 3, 2), (60, 544): (4, 3, 1), (60, 1920): (2, 6, 4), (60, 16384): (2, 3, 4),
+        (64, 240): (2, 3, 1), (128, 240): (4, 3, 1), (240, 240): (5, 3, 1),
         (84, 1024): (3, 4, 3), (84, 1152): (6, 3, 2), (84, 2688): (4, 3, 3),
         (84, 16384): (4, 3, 3), (128, 336): (4, 6, 1), (336, 336): (4, 5, 1)}}
 
@@ -60,7 +63,8 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
     warps, tiles = cut
     column_tiles = -(-columns // TILE_COLUMNS)
     uneven = MULTIPROCESSORS < num_row_tiles < 1.5 * MULTIPROCESSORS and tiles <= 4
-    if warps * tiles != column_tiles or (uneven and not override):
+    other_ring = bool(override.keys() - {'HELD'})
+    if warps * tiles != column_tiles or (uneven and not other_ring):
         return None
     fixed = {'COLUMNS': columns, 'COLUMN_TILES': column_tiles, 'K_WARPS': warps,
              'WARP_TILES': tiles}
@@ -69,8 +73,12 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
     for stage_tiles, stages, resident in _choices(tuned, num_row_tiles, warps, tiles):
         found = {**fixed, 'STAGE_TILES': stage_tiles, 'STAGES': stages, 'MIN_BLOCKS': resident,
                  **override}
+        # eight registers a tile, beside 72
+        threads = found['MIN_BLOCKS'] * warps * 32
+        found.setdefault('HELD', int(tiles <= _HELD_TILES
+                                     and threads * (72 + 8 * tiles) <= _REGISTERS))
         ring = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
-        short = override or (stage_tiles, stages, resident) == tuned or ring <= _RING_BYTES
+        short = other_ring or (stage_tiles, stages, resident) == tuned or ring <= _RING_BYTES
         if (short and found['WARP_TILES'] % found['STAGE_TILES'] == 0
                 and fits(found, tile_bytes, sums, shared_limit)):
             return found
