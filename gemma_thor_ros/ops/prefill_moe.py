@@ -32,7 +32,7 @@ TILES: dict[int, Shape] = {16: (16, 1, 2, 4, 4), 32: (32, 1, 2, 4, 2), 64: (64, 
                            128: (64, 2, 2, 4, 1)}
 # Pairs of the average expert from which on a larger tile is taken: the rows of a tile that are not
 # filled are multiplied all the same.
-_LEAST_PAIRS = {128: 96, 64: 24, 32: 8}
+_LEAST_PAIRS = {32: 8}
 _THREADS = 1024
 
 
