@@ -50,6 +50,7 @@
 // PRECOND: max_chunks covers every span
 // PRECOND (FP8): |q| < 65,504
 // PRECOND (APPEND): T and B are 1; gridDim.x >= KV, so that a row's own key is a block's first item
+// With ONCE each item is a block's only one: see attention_once.cuh.
 // Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), CHUNK, NT (1, 2, 4), MIN_BLOCKS
 // resident on a multiprocessor, CLUSTER (blocks of one, 1: none); with APPEND also HAS_V, PAIRS and
 // RING (0, or as in attention_ring.cuh); for attention_decode_combine COLUMNS_EACH (1, 2, 4)
@@ -60,6 +61,10 @@
 
 #ifndef RING
 #define RING 0                           // see attention_ring.cuh
+#endif
+
+#ifndef ONCE
+#define ONCE 0
 #endif
 
 #ifndef CLUSTER
@@ -98,7 +103,8 @@ struct Raw {
 #ifndef COLUMNS_EACH
 #define COLUMNS_EACH 1                   // of a lane, in the launch of its own
 #endif
-#define COMBINE_AHEAD (COLUMNS_EACH == 1 ? 32 : COLUMNS_EACH == 2 ? 16 : 12)
+// Those of a window of 1,024 at once: a second request is a latency more.
+#define COMBINE_AHEAD (COLUMNS_EACH == 1 ? 32 : COLUMNS_EACH == 2 ? WINDOW ? 20 : 16 : 12)
 #define MORE_CHUNKS (WINDOW == 0 || WINDOW + 16 > (GROUP_CHUNKS - 1) * CHUNK)    // than a group
 #define LOG2_E 1.4426950408889634f
 
@@ -163,6 +169,8 @@ __device__ __forceinline__ void store_partial(float* partial, float2* partial_ml
 
 #if APPEND && RING
 #include "attention_ring.cuh"
+#elif ONCE
+#include "attention_once.cuh"
 #else
 
 __device__ __forceinline__ void attend(
@@ -425,9 +433,14 @@ attention_decode(
         const int* __restrict__ page_table, int fused, int num_spans, int num_rows, int max_pages,
         int max_chunks) {
     extern __shared__ __align__(16) u8 shared[];
+#if ONCE
+    attend_once(partial, partial_ml, q, k_pages, v_pages, k_scale, spans, page_table, num_rows,
+                max_chunks, shared);
+#else
     attend(out, partial, partial_ml, tickets, q, k_pages, v_pages, k_scale, v_scale, spans,
            page_table, fused, num_spans, num_rows, max_pages, max_chunks, Raw{},
            shared);
+#endif
 }
 
 #endif

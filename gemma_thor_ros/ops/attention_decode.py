@@ -100,7 +100,9 @@ def attention_decode(out: Any, q: Any, k_pages: Any, v_pages: Any, scratch: Atte
         return
     attention = spec('attention_decode', sizes['D'], sizes['Q'] // sizes['KV'], sizes['KV'],
                      sizes['S'], window, k_pages.dtype.itemsize == 1, max_rows,
-                     CLUSTER=_cluster(sizes, window, max_rows))
+                     CLUSTER=_cluster(sizes, window, max_rows),
+                     **_once(sizes['D'], max_rows * sizes['Q'] // sizes['KV'],
+                             window if sizes['B'] == 1 else None))
     _launch(attention, sizes, shape, out, scratch, q, (k_pages, v_pages), scales, spans,
             page_table, (), max_rows, stream)
 
@@ -149,6 +151,11 @@ def _by_window(sizes: dict[str, int], window: int, max_rows: int) -> bool:
             and attention_window.serves(sizes['D'], sizes['Q'] // sizes['KV'], window))
 
 
+def _once(head_dim: int, queries: int, window: int | None) -> dict[str, int]:
+    """Several rows of one sequence in a window: blocks of one tile each."""
+    return {'ONCE': 1} if window and queries * (head_dim // 128) > _MAX_FUSED else {}
+
+
 def most_in_cluster(head_dim: int, queries: int, window: int | None) -> int:
     """Blocks of a kv head that share chunks: see kernels/attention_cluster.cuh; 1: none."""
     few = queries * (head_dim // 128) <= _MAX_FUSED
@@ -188,14 +195,18 @@ def _launch(attention: KernelSpec, sizes: dict[str, int], shape: tuple[int, ...]
              and shape[2] <= _MAX_FUSED_CHUNKS)
     shared = sizes['B'] * sizes['KV'] * -(-max_rows * group // (8 * tiles))
     cluster, sent = constants['CLUSTER'], 0
-    if cluster > 1:                      # the last block adds what one cluster has not all of
-        blocks = shared * cluster * -(-_most_seen(constants['WINDOW']) // cluster)
+    grid: tuple[int, ...]
+    if constants.get('ONCE'):
+        grid = shared // sizes['KV'], sizes['KV'], shape[2]
+        assert sizes['B'] == 1 and constants['CHUNK'] == _TILE and not fused, (sizes, constants)
+    elif cluster > 1:                      # the last block adds what one cluster has not all of
+        grid = (shared * cluster * -(-_most_seen(constants['WINDOW']) // cluster),)
         sent = cluster * 8 * (32 * 4 + 8)
         assert fused and constants['CHUNK'] == _TILE, (shape, constants)
     else:
-        blocks = min(shared * shape[2],
-                     device.info().num_multiprocessors * constants['MIN_BLOCKS'])
-    device.launch(device.compiled(attention), (blocks,), _WARPS * 32,
+        grid = (min(shared * shape[2],
+                    device.info().num_multiprocessors * constants['MIN_BLOCKS']),)
+    device.launch(device.compiled(attention), grid, _WARPS * 32,
                   (out, scratch.partial, scratch.partial_ml, scratch.tickets, rows, *pages,
                    *scales, spans, page_table, int(fused), sizes['B'], sizes['T'], sizes['maxP'],
                    shape[2], *more), stream,
@@ -264,6 +275,7 @@ def decode_specs(head_dim: int, group: int, num_kv_heads: int, page_size: int,
         spec('attention_decode', *sizes, count),
         spec('attention_decode', *sizes, count,
              CLUSTER=most_in_cluster(head_dim, count * group, window)),
+        spec('attention_decode', *sizes, count, **_once(head_dim, count * group, window)),
         spec('attention_decode_combine', *sizes, count))]
     if window is not None and attention_window.serves(head_dim, group, window):
         specs.append(attention_window.spec(head_dim, group, num_kv_heads, page_size, window, fp8))
