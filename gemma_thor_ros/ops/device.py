@@ -12,8 +12,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -295,14 +294,15 @@ def release_unused() -> None:
     cupy().get_default_memory_pool().free_all_blocks()
 
 
-@contextmanager
-def errors() -> Iterator[None]:
+class errors:  # noqa: N801 (a context, as contextlib names them)
     """Turn CUDA's errors inside into DeviceError where they stay, else into RuntimeError."""
-    runtime = cupy().cuda.runtime
-    try:
-        yield
-    except runtime.CUDARuntimeError as error:
-        raise _failure(int(error.status), str(error)) from error
+
+    def __enter__(self) -> None:         # a generator would cost each step more
+        pass
+
+    def __exit__(self, kind: object, error: Any, trace: object) -> None:
+        if error is not None and isinstance(error, cupy().cuda.runtime.CUDARuntimeError):
+            raise _failure(int(error.status), str(error)) from error
 
 
 def _failure(status: int, what: str) -> Exception:
