@@ -44,6 +44,7 @@ CHUNK = 2048                             # rows of a prompt in one step
 TIMEOUT_S = 300.0
 FIRST_ID = 512                           # ordinary tokens from here on
 _VERIFY_RUNS = 30
+_PREFILL_RUNS = 5
 _SUSTAINED_S = 2.0
 _numbers = itertools.count()
 
@@ -230,15 +231,20 @@ def sequences(bench: Bench, counts: Sequence[int], depth: int, num_tokens: int,
 
 
 def prefill(bench: Bench, lengths: Sequence[int], kv_dtype: CudaKvDtype) -> None:
-    """Prompts of some lengths, to their first token."""
+    """Prompts of some lengths, to their first token: no prefix of one is kept for the next."""
     for length in lengths:
         with bench.engine(1, length + CHUNK, kv_dtype) as engine:
             ask(engine, bench.model, 32, 2)
-            answer, = ask(engine, bench.model, length, 2)
-            rate = length / (answer.times[0] - answer.submitted)
-            bench.records.add('prefill_tok_s', [rate], 'tok/s', **bench.context, path='engine',
-                              tokens=length, chunk=CHUNK, kv=kv_dtype)
-            bench.say(f'prefill {length:6} {rate:8.0f} tok/s')
+            rates = []
+            for _ in range(_PREFILL_RUNS):           # the first one makes the graph of a chunk
+                answer, = ask(engine, bench.model, length, 2)
+                rates.append(length / (answer.times[0] - answer.submitted))
+            rate = bench.records.add('prefill_tok_s', rates, 'tok/s', **bench.context,
+                                     path='engine', tokens=length, chunk=CHUNK, kv=kv_dtype)
+            bench.say(f'prefill {length:6} {rate:8.0f} tok/s ({min(rates):.0f} to '
+                      f'{max(rates):.0f})')
+        if length % CHUNK == 0:          # of its last chunk
+            _node_table(bench, Key(CHUNK, 1, CHUNK, True), step='prefill', depth=length)
 
 
 def verify(bench: Bench, rows: Sequence[int], allowed: Sequence[int], depth: int,
