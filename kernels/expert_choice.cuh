@@ -59,14 +59,29 @@ __device__ __forceinline__ void choose_together(int* expert_ids, float* expert_w
     if (share < SHARES) {
         const u32 own = keys[expert];
         const int first = share * (E / SHARES);
+        // an equal one of a lower id comes before it too; in most warps all ids of the share are
+        // lower, or none
+        const int warp_first = expert / WARP * WARP;
+        const bool lower = first + E / SHARES <= warp_first, mixed = E % WARP != 0
+            || (!lower && first < warp_first + WARP);
+        const u32 bound = lower ? own - 1 : own;
         u32 count = 0;
-#pragma unroll 8
-        for (int j = 0; j < E / SHARES; j += 4) {
-            const uint4 four = *(const uint4*)(keys + first + j);
-            const u32 others[4] = {four.x, four.y, four.z, four.w};
+        if (mixed) {
+            for (int j = 0; j < E / SHARES; j += 4) {
+                const uint4 four = *(const uint4*)(keys + first + j);
+                const u32 others[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-            for (int i = 0; i < 4; ++i)      // an equal one of a lower id comes before it too
-                count += others[i] > (first + j + i < expert ? own - 1 : own);
+                for (int i = 0; i < 4; ++i)
+                    count += others[i] > (first + j + i < expert ? own - 1 : own);
+            }
+        } else {
+#pragma unroll 8
+            for (int j = 0; j < E / SHARES; j += 4) {
+                const uint4 four = *(const uint4*)(keys + first + j);
+                const u32 others[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+                for (int i = 0; i < 4; ++i) count += others[i] > bound;
+            }
         }
         counts[share * E + expert] = count;
     }

@@ -75,8 +75,8 @@ __device__ __forceinline__ void normalise(Head& head, const Constants& c, float 
 #pragma unroll
         for (int i = 0; i < 8; ++i) sum = fmaf(head.x[p][i], head.x[p][i], sum);
     }
-    const float mean = __fdiv_rn(warp_sum(sum), D);
-    const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+    const float mean = __fmul_rn(warp_sum(sum), 1.0f / D);           // D is a power of two
+    const float inverse = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, eps)));
 #pragma unroll
     for (int p = 0; p < PARTS; ++p) {
 #pragma unroll

@@ -63,8 +63,15 @@ __device__ __forceinline__ float squares(const Row& r) {
     return sum;
 }
 
+// sum / H, rounded once, without a division's check of its operands: with a rounded reciprocal, one
+// step from the exact remainder is that (Markstein).
+__device__ __forceinline__ float mean_of(float sum) {
+    const float part = 1.0f / H, near = __fmul_rn(sum, part);
+    return __fmaf_rn(__fmaf_rn(-near, H, sum), part, near);
+}
+
 __device__ __forceinline__ float inverse_rms(float sum, float eps) {
-    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, H), eps)));
+    return __frcp_rn(__fsqrt_rn(__fadd_rn(mean_of(sum), eps)));
 }
 
 __device__ __forceinline__ Row scaled(const Row& r, float factor, const Row& weight) {
