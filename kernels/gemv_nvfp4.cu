@@ -14,8 +14,7 @@
 // Block b does row tiles b `each` + min(b, `more`) and on, one more where b < `more`, as gemv.cuh
 // says. Operands, sums and their order are those of gemm_nvfp4, or head_nvfp4, bit for bit.
 //
-// PRECOND: M a multiple of 8, x 16-byte aligned; at most half as many row tiles a block as threads;
-// those of gemv.cuh.
+// PRECOND: M a multiple of 8, x 16-byte aligned; those of gemv.cuh.
 // Constants: FORM, E2M1_HARDWARE; those of gemv.cuh.
 
 #define CODE_VECTORS TILE_CODE_VECTORS
@@ -52,6 +51,27 @@ __device__ __forceinline__ void decode_row_codes(u32 (&a)[8], u32 w0, u32 w1) {
     a[7] = __funnelshift_l(fourth, fourth, 12) & field;
 #endif
 }
+
+// The scales of output i of a block: of its row, or of those of gate and up.
+__device__ __forceinline__ void load_scales(float (&own)[2], const float* of_block, int i) {
+    const float* from = of_block + (FORM == 1 ? i / 8 * 2 : i / 8);
+    own[0] = __uint_as_float(load_activation_word(from));
+    if (FORM == 1) own[1] = __uint_as_float(load_activation_word(from + 1));
+}
+
+#if HELD
+// The warp's part of the row into the registers of lanes 0 to 3, all requested at once.
+__device__ __forceinline__ void hold_row(ActivationTile (&own)[WARP_TILES][1], const u16* x,
+                                         int first_tile, int lane) {
+    if (lane >= 4) return;
+#pragma unroll
+    for (int i = 0; i < 2 * WARP_TILES; ++i) {
+        const int column = i * 32 + 8 * lane;
+        if (COLUMNS % TILE_COLUMNS == 0 || first_tile * TILE_COLUMNS + column < COLUMNS)
+            own[i / 2][0].half[i % 2] = load_activations(x + column);
+    }
+}
+#endif
 
 // As multiply_tile of one block of rows.
 __device__ __forceinline__ void multiply_row_tile(float (&acc)[2][1][4], const WeightTile& w,
@@ -91,16 +111,17 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
         request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
         commit_copies();
     }
-    u32 own_scale = 0;
-    if (threadIdx.x < 2 * count)
-        own_scale = load_activation_word(row_scales + 2 * row_tile + threadIdx.x);
+    constexpr int rows_out = FORM == 1 ? 8 : 16;
+    // of this thread's first output, and of what it is multiplied with
+    float own_scales[2] = {};
+    if (threadIdx.x < count * rows_out)
+        load_scales(own_scales, row_scales + 2 * row_tile, threadIdx.x);
     wait_for_previous_kernel();
-    place_row(row, nullptr, x + first_tile * TILE_COLUMNS, first_tile, lane);
-
     ActivationTile own_row[ROW_REGISTERS][1] = {};
 #if HELD
-#pragma unroll
-    for (int i = 0; i < WARP_TILES; ++i) read_row(own_row[i][0], row + t * 16, i, lane);
+    hold_row(own_row, x + first_tile * TILE_COLUMNS, first_tile, lane);
+#else
+    place_row(row, nullptr, x + first_tile * TILE_COLUMNS, first_tile, lane);
 #endif
     u32 slot = 0, free = (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1
@@ -129,22 +150,18 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
         leave_totals(totals + (r * K_WARPS + warp) * TILE_ROWS, acc[0][0][0] + acc[1][0][0],
                      acc[0][0][2] + acc[1][0][2], lane);
     }
-    // the scales of the rows take the place of what the rings held
-    __syncthreads();
-    if (threadIdx.x < 2 * count) ((u32*)gemv_memory)[threadIdx.x] = own_scale;
     __syncthreads();
 
-    const float* tile_scales = (const float*)gemv_memory;
-    const int rows_out = FORM == 1 ? 8 : 16;
     for (int i = threadIdx.x; i < count * rows_out; i += K_WARPS * WARP) {
         const int r = i / rows_out, own = i % rows_out, column = (row_tile + r) * rows_out + own;
         if (column >= num_outputs) continue;
-        float value = sum_of_warps(totals, r, own) * tile_scales[2 * r + (own >> 3)];
+        if (i != threadIdx.x) load_scales(own_scales, row_scales + 2 * row_tile, i);
+        float value = sum_of_warps(totals, r, own) * own_scales[0];
 #if FORM == 2
         out[column] = cap * tanhf(value / cap);
 #else
 #if FORM == 1
-        const float up = sum_of_warps(totals, r, own + 8) * tile_scales[2 * r + 1];
+        const float up = sum_of_warps(totals, r, own + 8) * own_scales[1];
         value = gelu_tanh(rounded_to_bf16(value)) * rounded_to_bf16(up);
 #endif
         out[column] = to_bf16(value);
