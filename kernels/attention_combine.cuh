@@ -168,3 +168,49 @@ __device__ __forceinline__ void combine_row(u16* out, const float* partial,
                         partial_ml + place * max_chunks + (first - low_chunk),
                         chunk_of(position) - first + 1, scale, lane, part, split, room);
 }
+
+// A row of at most so many chunks, which are requested at once; the sums are those of combine. What
+// needs no result of another launch stands in front of the wait for it.
+template <int VEC, int CHUNKS>
+struct OneRequest {
+    const float* at[CHUNKS];
+    const float2* ml;
+    int count;
+
+    __device__ __forceinline__ void prepare(const float* partial, const float2* partial_ml,
+                                            int num_rows, int max_chunks, int row, int head,
+                                            int position, int low_chunk, int slice, int lane) {
+        const int first = chunk_of(first_visible(position));
+        count = chunk_of(position) - first + 1;
+        at[0] = partial + partial_place(first - low_chunk, num_rows, row, head) * D
+                + slice * 32 * VEC + lane * VEC;
+        const u32 stride = (u32)num_rows * Q_HEADS * D;
+#pragma unroll
+        for (int c = 1; c < CHUNKS; ++c)     // those that are not there have weight 0
+            at[c] = at[c - 1] + (c < count ? stride : 0);
+        ml = partial_ml + ((u64)row * Q_HEADS + head) * max_chunks + (first - low_chunk) + lane;
+    }
+
+    __device__ __forceinline__ void add(u16* out, float scale, int lane) const {
+        float2 own = make_float2(LOWEST, 0.0f);
+        if (lane < count) own = load_result(ml);
+        Columns<VEC> parts[CHUNKS];
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) parts[c] = load_columns<VEC>(at[c]);
+        float top = own.x;
+#pragma unroll
+        for (int mask = 16; mask > 0; mask >>= 1)
+            top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, mask));
+        const float weight = exp2_fast(own.x - top), total = __fmul_rn(weight, own.y);
+        Columns<VEC> sum = {};
+        float norm = 0.0f;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            const float w = __shfl_sync(FULL_MASK, weight, c);
+            norm = __fadd_rn(norm, __shfl_sync(FULL_MASK, total, c));
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) sum.x[e] = fmaf(w, parts[c].x[e], sum.x[e]);
+        }
+        store_columns<VEC>(out, sum, scale / norm);
+    }
+};

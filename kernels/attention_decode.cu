@@ -103,8 +103,8 @@ struct Raw {
 #ifndef COLUMNS_EACH
 #define COLUMNS_EACH 1                   // of a lane, in the launch of its own
 #endif
-// Those of a window of 1,024 at once: a second request is a latency more.
-#define COMBINE_AHEAD (COLUMNS_EACH == 1 ? 32 : COLUMNS_EACH == 2 ? WINDOW ? 20 : 16 : 12)
+#define COMBINE_AHEAD (COLUMNS_EACH == 1 ? 32 : COLUMNS_EACH == 2 ? 16 : 12)
+#define SEEN_CHUNKS ((WINDOW + CHUNK - 2) / CHUNK + 1)       // of one row, at most, in a window
 #define MORE_CHUNKS (WINDOW == 0 || WINDOW + 16 > (GROUP_CHUNKS - 1) * CHUNK)    // than a group
 #define LOG2_E 1.4426950408889634f
 
@@ -468,10 +468,20 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2) attention_decode_c
         }
     }
     const float scale = FP8 ? load_scale(v_scale + head / GROUP) : 1.0f;
+    const bool real = row < num_rows && row < span.x + span.y;
+    const int position = span.z + row - span.x, low_chunk = chunk_of(first_visible(span.z));
+#if WINDOW > 0 && SEEN_CHUNKS <= 20
+    OneRequest<COLUMNS_EACH, SEEN_CHUNKS> request;
+    request.prepare(partial, partial_ml, num_rows, max_chunks, real ? row : 0, head,
+                    real ? position : 0, real ? low_chunk : 0, slice, lane);
+    u16* to = out + ((u64)row * Q_HEADS + head) * D + (slice * 32 + lane) * COLUMNS_EACH;
     wait_for_previous_kernel();
-    if (row >= num_rows || row >= span.x + span.y) return;
+    if (real) request.add(to, scale, lane);
+#else
+    wait_for_previous_kernel();
+    if (!real) return;
     combine_row<COLUMNS_EACH, COMBINE_AHEAD, MORE_CHUNKS>(
-        out, partial, partial_ml, num_rows, max_chunks, row, head, span.z + row - span.x,
-        chunk_of(first_visible(span.z)), slice, scale, lane, split ? warp : 0, split ? WARPS : 1,
-        room);
+        out, partial, partial_ml, num_rows, max_chunks, row, head, position, low_chunk, slice,
+        scale, lane, split ? warp : 0, split ? WARPS : 1, room);
+#endif
 }
