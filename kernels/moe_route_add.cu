@@ -216,12 +216,12 @@ moe_route_add(int* __restrict__ expert_ids, float* __restrict__ expert_weights, 
                          address_in_peer((float*)&mail, 0));
     }
     // the first block chooses, the others write the row in turns of a warp's columns
-#pragma unroll
-    for (int n = 0; n < ROUNDS; ++n) {
-        own_w_0[n] = load_weight(w_0, column_of(n));
-        own_w_1[n] = load_weight(w_1, column_of(n));
-    }
     if (blockIdx.x > 0) {
+#pragma unroll
+        for (int n = 0; n < ROUNDS; ++n) {
+            own_w_0[n] = load_weight(w_0, column_of(n));
+            own_w_1[n] = load_weight(w_1, column_of(n));
+        }
         wait_for_cluster();              // no block reads the old row any more
 #pragma unroll
         for (int n = 0; n < ROUNDS; ++n) {
