@@ -205,6 +205,12 @@ attention_window(
     const u8* own_k = key_row(k_pages, own_page, kv, position, warp, lane);
     const u8* own_v = v_pages + (((u64)own_page * S + position % S) * KV + kv) * (D * ELEMENT)
                       + (warp * 8 + g) * COLUMNS * ELEMENT;
+    const bool brings_q = threadIdx.x < GROUP * D / 8;
+    const int q_column = threadIdx.x % (D / 8) * 8, q_head = threadIdx.x / (D / 8);
+    const u16* from_q = q + ((u64)first_row * Q_HEADS + kv * GROUP + q_head) * D + q_column;
+    const int place_of_q = (q_column / (16 * PER_LOAD) * (PER_LOAD / 2)
+                            + q_column % (4 * PER_LOAD) / 8) * 8 + q_head * 4
+                           + q_column % (16 * PER_LOAD) / (4 * PER_LOAD);
     // chunks that are not there have weight 0
     float* parts = &results.parts[0][0][0];
     for (int i = count * 2 * OWN_COLUMNS + threadIdx.x; i < MOST_CHUNKS * 2 * OWN_COLUMNS;
@@ -236,20 +242,17 @@ attention_window(
     wait_for_previous_kernel();
     if (count == 0) return;
 
-    u32 own_words[K_LOADS][4], own_values[V_WORDS];
-    if (threadIdx.x < 2 * D / 8) {
-        u32 pairs[4];
-        const int column = threadIdx.x % (D / 8) * 8, query = threadIdx.x / (D / 8);
-        load_once(pairs, q + ((u64)first_row * Q_HEADS + kv * GROUP + query) * D + column);
-        const int place = column / (16 * PER_LOAD) * (PER_LOAD / 2) + column % (4 * PER_LOAD) / 8;
-        q_tile[place * 8 + query * 4 + column % (16 * PER_LOAD) / (4 * PER_LOAD)] = make_uint4(
-            q_operand(pairs[0]), q_operand(pairs[1]), q_operand(pairs[2]), q_operand(pairs[3]));
-    }
+    // nothing else stands in front of these: operands are made while they are under way
+    u32 pairs_of_q[4], own_words[K_LOADS][4], own_values[V_WORDS];
+    if (brings_q) load_once(pairs_of_q, from_q);
     if (owns_k) {
 #pragma unroll
         for (int j = 0; j < K_LOADS; ++j) load_once(own_words[j], own_k + j * 64);
     }
     if (owns_v) load_once(own_values, own_v);
+    if (brings_q)
+        q_tile[place_of_q] = make_uint4(q_operand(pairs_of_q[0]), q_operand(pairs_of_q[1]),
+                                        q_operand(pairs_of_q[2]), q_operand(pairs_of_q[3]));
     if (owns_k) {
         if (own % 16 < 8) {
             key_operands(k[0], own_words, 0);
