@@ -71,7 +71,8 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     find_dense(share, num_row_tiles);
     share.num_items = share.num_dense;
     int item = first_item<GateUp>(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false, 0};
+    open_ring(ring, lane);
     constexpr int OWN_STAGES = (GateUp::item_tiles + STAGE_TILES - 1) / STAGE_TILES;
     constexpr int EARLY = STAGES - 1 < OWN_STAGES ? STAGES - 1 : OWN_STAGES;
     begin_item(ring, chain.gate_up, routing, lane);

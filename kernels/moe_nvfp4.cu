@@ -65,7 +65,8 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     find_dense(job.share, num_row_tiles);
     job.share.num_items = job.share.num_dense;
     int item = first_item<Part>(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false, 0};
+    open_ring(ring, lane);
     constexpr int OWN_STAGES = (Part::item_tiles + STAGE_TILES - 1) / STAGE_TILES;
     constexpr int EARLY = STAGES - 1 < OWN_STAGES ? STAGES - 1 : OWN_STAGES;
     begin_item(ring, job, routing, lane);
@@ -77,12 +78,20 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     // one row's share is known before its experts are, unless it is padding
     const bool alone = num_pairs == CHOSEN;
     if (alone) find_experts<Part>(job.share, job.work, {CHOSEN, 0});
-    clear_routing(routing, THREADS);
-    wait_for_previous_kernel();
-    allow_next_kernel();         // not before: moe_nvfp4_down reads the routing without a wait
-    const Hits hits = read_routing(routing, expert_ids, num_pairs, THREADS);
-    if (!alone || hits.num == 0) find_experts<Part>(job.share, job.work, hits);
-    if (requested == 0) begin_item(ring, job, routing, lane);
+    // Once before the wait with whatever ids lie there, so that the instructions are at hand behind it
+    // (WARM): a launch waits for the memory for each line of them.
+    Hits hits;
+#pragma unroll 1
+    for (int turn = 1 - WARM; turn < 2; ++turn) {
+        clear_routing(routing, THREADS);
+        if (turn) {
+            wait_for_previous_kernel();
+            allow_next_kernel(); // not before: moe_nvfp4_down reads the routing without a wait
+        }
+        hits = read_routing(routing, expert_ids, num_pairs, THREADS);
+        if (!alone || hits.num == 0) find_experts<Part>(job.share, job.work, hits);
+        if (requested == 0) begin_item(ring, job, routing, lane);
+    }
     for (; requested < STAGES - 1; ++requested) request_next(ring, job, routing, lane);
     const GateUpRows to = {inner, dense_inner, x, dense_x};
     UnitRows own = UNIT_UNKNOWN;
@@ -119,7 +128,8 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     find_experts<Part>(job.share, job.work, hits);
     int item = first_item<Part>();
     if (item >= job.share.num_items) return;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, true};
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, true, 0};
+    open_ring(ring, lane);
     begin_item(ring, job, routing, lane);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) request_next(ring, job, routing, lane);

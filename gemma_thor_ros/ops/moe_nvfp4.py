@@ -31,6 +31,7 @@ _FEW_STAGES = 2                          # of it for up to 8 tokens, who wait fo
 _RESIDENT = 2                            # blocks of a multiprocessor at once
 KINDS = (1, 8, MAX_TOKENS)               # as many tokens as each kind of launch takes at most
 _LISTED = 1                              # rows by expert: for all of them before the first weights
+_BULK, _WARM = 0, 0                      # copies by the engine; routing's instructions at hand
 _RESERVED = 1024                         # bytes of shared memory that each block takes besides
 
 
@@ -244,7 +245,7 @@ def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_e
         'SPLIT': 1, 'ACTIVATIONS': 4, 'WIDE_ACTIVATIONS': 2, 'ONE_BODY': 0,
         'WIDE': 5, 'NARROW': 4, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
         'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense,
-        'LISTED': _LISTED}
+        'LISTED': _LISTED, 'BULK': _BULK, 'WARM': _WARM}
 
 
 def combine_spec(num_chosen: int) -> KernelSpec:

@@ -19,6 +19,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -526,6 +528,54 @@ template <int PENDING> void wait_for_copies() {
         else memset(copies[count].to, 0, copies[count].size);
     }
     copies.erase(copies.begin(), copies.begin() + count);
+}
+
+// Of bulk_copies.cuh: a phase's runs come when somebody waits for it.
+namespace emulator {
+
+struct Run {
+    void* to;
+    const void* from;
+    size_t size;
+};
+
+struct Arrival {
+    std::vector<Run> runs;
+    u32 expected = 0, phases = 0;
+};
+
+static std::map<std::pair<int, SharedAddress>, Arrival> arrivals;     // by block and place
+
+inline Arrival& arrival_at(SharedAddress place) { return arrivals[{rank, place}]; }
+
+}  // namespace emulator
+
+inline void make_arrival(SharedAddress place) { emulator::arrival_at(place) = {}; }
+
+inline void publish_arrivals() {}
+
+inline void expect_bytes(SharedAddress place, u32 num_bytes) {
+    if (emulator::arrival_at(place).expected > 0) abort();       // the phase before has not ended
+    emulator::arrival_at(place).expected = num_bytes;
+}
+
+inline void copy_run(SharedAddress to, const void* from, u32 num_bytes, SharedAddress place) {
+    emulator::arrival_at(place).runs.push_back({(void*)to, from, num_bytes});
+}
+
+inline void wait_for_arrival(SharedAddress place, u32 parity) {
+    emulator::Arrival& arrival = emulator::arrival_at(place);
+    while (arrival.phases % 2 == parity && arrival.expected == 0) emulator::yield();
+    if (arrival.phases % 2 != parity) return;
+    u32 size = 0;
+    for (const auto& run : arrival.runs) {
+        memcpy(run.to, run.from, run.size);
+        size += run.size;
+    }
+    if (size != arrival.expected) abort();
+    arrival.runs.clear();
+    arrival.expected = 0;
+    ++arrival.phases;
 }
 
 // Of cluster.cuh.
