@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 
 from gemma_thor_ros.schema import ErrorCode, RequestError
 
@@ -36,6 +37,15 @@ _PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2,
 MAX_SCANS = 100
 _JPEG = b'\xff\xd8'
 _SCAN = b'\xff\xda'                      # the marker of one, which no compressed data contain
+# Markers of JPEG files (ITU-T T.81, table B.1): frames of other codes than Huffman's.
+_OTHER_FRAMES = (0xc3, 0xc5, 0xc6, 0xc7, 0xc9, 0xca, 0xcb, 0xcd, 0xce, 0xcf)
+_RESTARTS = range(0xd0, 0xd8)
+_EOI, _SOS, _DRI = 0xd9, 0xda, 0xdd
+_FILL_BYTES = re.compile(rb'\xff+(?=\xff)')
+_AFTER_SCAN = re.compile(rb'\xff[^\x00\xd0-\xd7]', re.DOTALL)
+_FILLER = bytes((0x5a, 0xa5, 0x96, 0x3c)) * 1024         # codes of no meaning, and no marker
+_MOST_SEGMENTS = 10_000                  # are looked through
+_MOST_FILLED = 0.01                      # of the pixels may depend on what lies behind the data
 # What Pillow raises for damaged files.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError,
            struct.error, zlib.error)
@@ -96,6 +106,8 @@ def decode_image(data: bytes, limits: ImageLimits, where: str) -> Pixels:
             if data.startswith(_JPEG) and data.count(_SCAN) > MAX_SCANS:
                 raise _invalid(f'{where} is a JPEG file of {data.count(_SCAN):,} scans, at most '
                                f'{MAX_SCANS} are taken', where)
+            if data.startswith(_JPEG):
+                _check_blocks(image, data, where)
             turned = ImageOps.exif_transpose(image)
             turned.info.pop('transparency', None)        # it is dropped; Pillow warns of some
             return np.array(turned.convert('RGB'), np.uint8)
@@ -157,6 +169,58 @@ def _row_bytes(data: bytes) -> int:
         if columns > 0 and rows > 0:
             total += rows * (1 + (columns * bits + 7) // 8)
     return total
+
+
+def _check_blocks(image: Image.Image, data: bytes, where: str) -> None:
+    """Refuse a JPEG whose scans end early: Pillow would leave the rest grey.
+
+    A decoder that has all blocks of a scan skips what lies in front of the next marker; one that
+    waits for more reads it. So the file is decoded once more with filler there.
+    """
+    filled = _filled(data)
+    if filled is None:
+        return
+    with Image.open(io.BytesIO(filled), formats=FORMATS) as other:
+        difference = ImageChops.difference(image, other)
+    if difference.getbbox() is None:
+        return
+    values = np.asarray(difference)
+    changed = np.count_nonzero(values) / values.size
+    if changed > _MOST_FILLED:
+        raise _invalid(f'{where} is a damaged image file: a JPEG whose data end early, at least '
+                       f'{100 * changed:.0f} % of it lacks its pixels', where)
+
+
+def _filled(data: bytes) -> bytes | None:
+    """A JPEG with filler at the end of each scan; None where its codes aren't Huffman's."""
+    parts: list[bytes] = []
+    at, start, restarts = 2, 0, False
+    for _ in range(_MOST_SEGMENTS):
+        if at + 4 > len(data) or data[at] != 0xff or data[at + 1] == _EOI:
+            break
+        if data[at + 1] == 0xff:                         # fill bytes
+            run = _FILL_BYTES.match(data, at)
+            at = run.end() if run else at + 1
+            continue
+        kind = data[at + 1]
+        if kind in _OTHER_FRAMES:
+            return None                                  # arithmetic codes may end early
+        segment = data[at + 4:at + 2 + int.from_bytes(data[at + 2:at + 4], 'big')]
+        at += 4 + len(segment)
+        if kind == _DRI:
+            restarts = any(segment)
+        if kind != _SOS:
+            continue
+        found = _AFTER_SCAN.search(data, at)
+        if found is None:
+            return None                                  # no marker: Pillow sees that itself
+        at, begin = found.start(), at
+        parts += [data[start:at], _FILLER]
+        if restarts:                                     # intervals that may lack as well
+            seen = sum(data.count(bytes((0xff, kind)), begin, at) for kind in _RESTARTS)
+            parts += [bytes((0xff, _RESTARTS[(seen + i) % 8])) + _FILLER[:64] for i in range(64)]
+        start = at
+    return b''.join([*parts, data[start:]]) if parts else None
 
 
 def _too_large(size: int, limits: ImageLimits, where: str) -> RequestError:

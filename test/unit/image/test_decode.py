@@ -127,13 +127,34 @@ def test_a_jpeg_of_many_scans_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     good = encoded(kind='JPEG', progressive=True)
     scans = [at for at in range(len(good)) if good[at:at + 2] == b'\xff\xda']
     assert 5 < len(scans) < 20
-    again = good[scans[5]:scans[6]]
-    most = good[:scans[6]] + again * (MAX_SCANS - len(scans)) + good[scans[6]:]
+    again = good[scans[0]:scans[1]]                     # a later one anew would need more bits
+    most = good[:scans[1]] + again * (MAX_SCANS - len(scans)) + good[scans[1]:]
     limits = ImageLimits(max_bytes=1 << 20, max_pixels=2000, max_ratio=8.0)
     assert decode_image(most, limits, WHERE).shape == (20, 30, 3)
     monkeypatch.setattr('PIL.ImageFile.ImageFile.load', lambda *_: pytest.fail('decoded'))
     with pytest.raises(RequestError, match='a JPEG file of 101 scans, at most 100 are taken'):
-        decode_image(most[:scans[6]] + again + most[scans[6]:], limits, WHERE)
+        decode_image(most[:scans[1]] + again + most[scans[1]:], limits, WHERE)
+
+
+@pytest.mark.parametrize('options', [
+    {}, {'progressive': True}, {'restart_marker_blocks': 3}, {'subsampling': 2, 'optimize': True},
+    {'progressive': True, 'restart_marker_blocks': 7}])
+@pytest.mark.parametrize('grey', [False, True])
+def test_a_jpeg_whose_data_end_early_is_refused(options: dict[str, Any], grey: bool) -> None:
+    """An end marker in the middle: the decoder only warns, and leaves the rest grey."""
+    limits = ImageLimits(max_bytes=1 << 20, max_pixels=1 << 16, max_ratio=8.0)
+    noise = np.random.default_rng(4).integers(0, 256, (90, 120, 3), np.uint8)
+    pixels = noise[..., 0] if grey else noise
+    for quality in (1, 60, 100):
+        good = encoded(pixels, 'JPEG', quality=quality, **options)
+        first = good.index(b'\xff\xda')
+        scan = good.find(b'\xff\xc4', first)
+        end = scan if scan > 0 else len(good) - 2        # of the first scan
+        assert decode_image(good, limits, WHERE).shape == (90, 120, 3)
+        assert decode_image(good[:-2] + b'\x00\x11' + good[-2:], limits, WHERE).shape[0] == 90
+        cut = first + (end - first) * 2 // 3
+        with pytest.raises(RequestError, match='a JPEG whose data end early, at least'):
+            decode_image(good[:cut - (good[cut - 1] == 0xff)] + b'\xff\xd9', limits, WHERE)
 
 
 def test_a_header_above_the_limits_is_refused_undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
