@@ -305,7 +305,7 @@ def _norms(stream: Any) -> tuple[Array, Array]:
 
 
 def _attention(stream: Any) -> tuple[Array, Array]:
-    """Norms, rope and write of 70 keys, then attention of the last 3 rows, and of one alone."""
+    """Norms, rope and write of 70 keys, then attention of the last 3 rows, twice of one alone."""
     heads, length, dim, page = 2, 70, 256, 16
     pages = np.array([[3, 0, 4, 1, 2]], np.int32)
     k_pages, v_pages = (device.zeros((5, page, 1, dim), np.uint16) for _ in range(2))
@@ -321,23 +321,23 @@ def _attention(stream: Any) -> tuple[Array, Array]:
     stream.synchronize()
     rows, out = slice(length - _ROWS, length), _out(_ROWS, heads, dim)
     scratch = attention_decode.AttentionScratch(
-        device.zeros((_ROWS, heads, 2, dim), np.float32),
-        device.zeros((_ROWS, heads, 2, 2), np.float32),
+        *(device.zeros((_ROWS, heads, 2, size), np.float32) for size in (dim, 2)),
         device.zeros(heads * 16, np.uint32))
     attention_decode.attention_decode(
         out, q[rows], k_pages, v_pages, scratch,
         device.put(np.array([[0, _ROWS, length - _ROWS, 0]], np.int32)), table, (scales, scales),
         None, 4, stream)
-    alone = _out(1, heads, dim)
+    one, seen, alone = [[0, 1, length - 1, 0]], _out(1, heads, dim), _out(1, heads, dim)
+    span = device.put(np.array(one, np.int32))
+    attention_decode.attention_decode(seen, q[length - 1:], k_pages, v_pages, scratch, span, table,
+                                      (scales, scales), 128, 1, stream)      # a window with all
     attention_decode.attention_append(
-        alone, placed[length - 1:], k_pages, v_pages, scratch,
-        device.put(np.array([[0, 1, length - 1, 0]], np.int32)), table, weights, turns,
+        alone, placed[length - 1:], k_pages, v_pages, scratch, span, table, weights, turns,
         (scales, scales), (scales, scales), None, 1e-6, stream)
     expected_q = np.empty((length, heads, dim))
     k, v = (np.zeros((5, page, 1, dim)) for _ in range(2))
     cos, sin = kv_append.rope_table(positions, 1e4, dim, 128, np.float64)
-    norms = np.ones((heads + 1, dim))
-    norms[-1] = 0.1
+    norms = np.repeat([1.0] * heads + [0.1], dim).reshape(heads + 1, dim)
     where = kv_append.PageRows(positions, pages[0][positions // page], positions % page)
     kv_append.kv_append_ref(expected_q, k, v, _wide(qkv), norms, cos, sin, where, 1e-6,
                             scratch=Scratch(np.float64))
@@ -345,8 +345,8 @@ def _attention(stream: Any) -> tuple[Array, Array]:
                           heads, np.float64)
     expected = np.empty((_ROWS, heads, dim))
     attention_ref(expected, expected_q[rows].copy(), k, v, plan, scratch=Scratch(np.float64))
-    return (np.concatenate([_fetch(out, stream), _fetch(alone, stream)]),
-            np.concatenate([expected, expected[-1:]]))
+    return (np.concatenate([_fetch(array, stream) for array in (out, seen, alone)]),
+            np.concatenate([expected, expected[-1:], expected[-1:]]))
 
 
 def _small(stream: Any) -> tuple[Array, Array]:
