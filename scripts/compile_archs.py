@@ -53,7 +53,7 @@ MOST_IN_CHECK = 150                      # compilations of a check: a minute or 
 SMALLEST_ENTRY = 24                      # instructions; an empty one has about 8
 # Entries that multiply matrices must show it in the machine code.
 MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4', 'gemv_affine',
-                  'stream_nvfp4', 'stream_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up',
+                  'stream_nvfp4', 'stream_bf16', 'rows_nvfp4', 'head_nvfp4', 'moe_nvfp4_gate_up',
                   'moe_nvfp4_down', 'moe_chain', 'attention_decode', 'attention_append',
                   'attention_window',
                   'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16', 'prefill_attention',

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gemma_thor_ros.ops import device, gemv, stream_nvfp4
+from gemma_thor_ros.ops import device, gemv, rows_nvfp4, stream_nvfp4
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments, row_tiles
 from gemma_thor_ros.ops.geglu import geglu_ref
@@ -61,6 +61,9 @@ def gemm_nvfp4(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
     if served.file == 'gemv_nvfp4':
         launch_single(out, x, weight, served, 1.0, stream)
         return
+    if served.file == 'rows_nvfp4':
+        launch_rows(out, x, weight, served, 1.0, stream)
+        return
     if served.file == 'stream_nvfp4':
         _launch_stream(out, x, weight, served, num_tokens, stream)
         return
@@ -83,6 +86,18 @@ def launch_single(out: Any, x: Any, weight: Nvfp4Fragments, single: KernelSpec, 
                   (out, x, weight.codes, weight.scales, weight.row_scales, share.each, share.more,
                    weight.num_outputs, cap), stream, gemv.launch_bytes(
                        values, TILE_BYTES, 0, device.info().shared_bytes_per_block, share))
+
+
+def launch_rows(out: Any, x: Any, weight: Nvfp4Fragments, kept: KernelSpec, cap: float,
+                stream: Any) -> None:
+    """Enqueue the kernel whose rows stay in registers; cap: the head's."""
+    values, num_tokens = dict(kept.defines), x.shape[0]
+    share = stream_nvfp4.share(weight.num_row_tiles, device.info().num_multiprocessors, 1)
+    device.launch(device.compiled(kept),
+                  (share.clusters, -(-num_tokens // ROWS_PER_LAUNCH_TILE)),
+                  rows_nvfp4.threads(values),
+                  (out, x, weight.codes, weight.scales, weight.row_scales, num_tokens, share.each,
+                   share.more, weight.num_outputs, cap), stream, rows_nvfp4.shared_bytes(values))
 
 
 def stream_any(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
@@ -125,12 +140,26 @@ def single_spec(columns: int, interleaved: bool, hardware: bool, num_row_tiles: 
 def served_spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool,
                 num_row_tiles: int, shared_limit: int, multiprocessors: int) -> KernelSpec:
     """What serves so many rows: one row's own kernel or a stream where it can, else `spec`'s."""
+    kept = None if interleaved else rows_spec(columns, num_tokens, hardware, num_row_tiles,
+                                              shared_limit, multiprocessors)
     if num_tokens == 1:
         found = single_spec(columns, interleaved, hardware, num_row_tiles, shared_limit)
+    elif kept:
+        found = kept
     else:
         found = stream_spec(columns, num_tokens, interleaved, hardware, num_row_tiles,
                             shared_limit, multiprocessors)
     return found or spec(columns, num_tokens, interleaved, hardware, num_row_tiles)
+
+
+def rows_spec(columns: int, num_tokens: int, hardware: bool, num_row_tiles: int,
+              shared_limit: int, multiprocessors: int, head: bool = False) -> KernelSpec | None:
+    """What is compiled for 2 rows or more that stay in registers; None: others serve them."""
+    found = rows_nvfp4.served(columns, num_tokens, num_row_tiles, multiprocessors, shared_limit)
+    if found is None:
+        return None
+    parts = head_cut(columns) if head else cut(columns)
+    return rows_nvfp4.spec(columns, num_tokens, head, hardware, parts, **found)
 
 
 def stream_spec(columns: int, num_tokens: int, interleaved: bool, hardware: bool,

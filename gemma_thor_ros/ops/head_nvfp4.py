@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gemma_thor_ros.ops import device, gemm_nvfp4
+from gemma_thor_ros.ops import device, gemm_nvfp4, gemv
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.fragment_order import TILE_COLUMNS, Nvfp4Fragments
 from gemma_thor_ros.ops.gemm_nvfp4 import ROWS_PER_LAUNCH_TILE, blocks_of
@@ -37,9 +37,11 @@ def head_nvfp4(logits: Any, x: Any, weight: Nvfp4Fragments, softcap: float, stre
     assert weight.num_outputs % 16 == 0, weight.num_outputs
     info, hardware = device.info(), device.has_e2m1_conversion()
     served = served_spec(weight.columns, num_rows, info.shared_bytes_per_block, hardware,
-                         weight.num_row_tiles)
+                         weight.num_row_tiles, info.num_multiprocessors)
     if served.file != 'head_nvfp4':
-        gemm_nvfp4.launch_single(logits, x, weight, served, float(softcap), stream)
+        launch = (gemm_nvfp4.launch_single if served.file == 'gemv_nvfp4' else
+                  gemm_nvfp4.launch_rows)
+        launch(logits, x, weight, served, float(softcap), stream)
         return
     kernel = device.compiled(served)
     constants = dict(kernel.spec.defines)
@@ -52,11 +54,16 @@ def head_nvfp4(logits: Any, x: Any, weight: Nvfp4Fragments, softcap: float, stre
 
 
 def served_spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,
-                num_row_tiles: int = _VOCAB_TILES) -> KernelSpec:
-    """What serves so many rows: the kernel of one row alone where it can, else `spec`'s."""
-    single = gemm_nvfp4.single_spec(columns, False, hardware, num_row_tiles, shared_limit,
-                                    head=True) if num_rows == 1 else None
-    return single or spec(columns, num_rows, shared_limit, hardware)
+                num_row_tiles: int = _VOCAB_TILES,
+                multiprocessors: int = gemv.MULTIPROCESSORS) -> KernelSpec:
+    """What serves so many rows: a kernel of one row, or of rows in registers, else `spec`'s."""
+    if num_rows == 1:
+        found = gemm_nvfp4.single_spec(columns, False, hardware, num_row_tiles, shared_limit,
+                                       head=True)
+    else:
+        found = gemm_nvfp4.rows_spec(columns, num_rows, hardware, num_row_tiles, shared_limit,
+                                     multiprocessors, head=True)
+    return found or spec(columns, num_rows, shared_limit, hardware)
 
 
 def spec(columns: int, num_rows: int, shared_limit: int, hardware: bool,

@@ -46,7 +46,8 @@ def matrix_specs(hidden_size: int, intermediate_size: int, geometries: Iterable[
             specs.append(gemm_nvfp4.served_spec(columns, count, pair, hardware,
                                                 row_tiles(outputs, pair), shared_limit,
                                                 multiprocessors))
-        specs += [head_nvfp4.served_spec(hidden_size, count, shared_limit, hardware),
+        specs += [head_nvfp4.served_spec(hidden_size, count, shared_limit, hardware,
+                                         multiprocessors=multiprocessors),
                   gemm_bf16.spec(hidden_size, count, True)]
     if experts:
         num_experts, num_chosen, expert_size = experts

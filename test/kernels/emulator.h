@@ -628,6 +628,28 @@ inline void wait_for_mail(u64* mail) {
     emulator::counters[thread] = nullptr;
 }
 
+// Of handover.cuh: arrivals that a round takes, those that are left of it, and rounds so far.
+inline void open_handover(u64* handover, int arrivals) {
+    *handover = (u32)arrivals << 16 | (u32)arrivals;
+}
+
+inline void hand_over(u64* handover) {
+    u32* left = (u32*)handover;
+    if (--*left & 0xffff) return;
+    *left |= *left >> 16;
+    ++left[1];
+}
+
+inline void wait_for_handover(u64* handover, u32 parity) {
+    const u32* rounds = (const u32*)handover + 1;
+    if ((*rounds & 1) != parity) return;
+    const int thread = emulator::current;
+    emulator::counters[thread] = rounds;
+    emulator::least[thread] = *rounds + 1;
+    while (*rounds < emulator::least[thread]) emulator::yield();
+    emulator::counters[thread] = nullptr;
+}
+
 template <typename T> void send_to_peer(PeerAddress to, int offset, T value, PeerAddress mail) {
     const auto place = [](PeerAddress of) {
         u8* own = (u8*)(of & ((u64)1 << 48) - 1);

@@ -40,12 +40,13 @@ SINGLE = gemm_nvfp4.single_spec(5376, True, False, 2688, 232448)
 SINGLE_AFFINE = gemm_affine.single_spec(5376, 4, 64, 'geglu', 232448, num_row_tiles=2688)
 STREAM = stream_nvfp4.spec(2816, 16, False, False, 512, (11, 4), 232448)
 STREAM_BF16 = gemm_bf16.stream_spec(5632, 2816, 16, 'none', 232448)
-assert STREAM_BF16
+ROWS = gemm_nvfp4.rows_spec(2816, 8, False, 512, 232448, 132)
+assert STREAM_BF16 and ROWS
 assert SINGLE and SINGLE_AFFINE and STREAM
 # spec, loads that lie before the wait: tiles of weights with their scales, weights of norms
 WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           (gemm_affine.spec(5376, 8, 4, 64, num_row_tiles=1024), 2 * 4), (SINGLE, 2 * 3 + 1),
-          (SINGLE_AFFINE, 3 * 3), (STREAM, 2 * 5 + 1),
+          (SINGLE_AFFINE, 3 * 3), (STREAM, 2 * 5 + 1), (ROWS, 5),
           (moe_route.spec(2816, 128, 8), 6), (rms_norm.spec('rms_norm_add', 2816, outputs=3), 8),
           (moe_nvfp4.gate_up_spec(2816, 1, 8, 128, False, 3), 5),
           (moe_nvfp4.down_spec(704, 1, 8, 128, False, 3), 5),

@@ -66,7 +66,7 @@ def test_settled_ways_are_those_of_a_large_device() -> None:
             assert tuple(values[name] for name in ('CLUSTER', 'TEAMS', 'ROW_TILES', 'STAGE_TILES',
                                                    'STAGES', 'HELD')) == way
     assert gemm_nvfp4.served_spec(4096, 16, False, False, 176, LARGE, 132).file == 'gemm_nvfp4'
-    assert gemm_nvfp4.served_spec(2816, 8, False, False, 512, LARGE, 132).file == 'gemm_nvfp4'
+    assert gemm_nvfp4.served_spec(5376, 8, False, False, 1024, LARGE, 132).file == 'gemm_nvfp4'
     small = dict(gemm_nvfp4.served_spec(2816, 16, False, False, 512, LARGE, 20).defines)
     assert small['HELD'] == 0 and stream_nvfp4.served(2816, 16, 512, 20) == {}
 
