@@ -55,35 +55,39 @@ rows_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
     float* totals = (float*)(rows_memory + K_WARPS * STAGES * STAGE_VECTORS);
     if (threadIdx.x == 0)
 #pragma unroll
-        for (int i = 0; i < PLACES; ++i) open_handover(full + i, K_WARPS), open_handover(empty + i, 1);
+        for (int i = 0; i < PLACES; ++i) {
+            open_handover(full + i, K_WARPS);
+            open_handover(empty + i, 1);
+        }
     allow_next_kernel();
-    __syncthreads();
-    if (warp < K_WARPS) {
-        const int g = lane >> 2, t = lane & 3, first_tile = warp * WARP_TILES;
-        uint4* ring = rows_memory + warp * STAGES * STAGE_VECTORS;
-        const u64 start = (u64)row_tile * COLUMN_TILES + first_tile;
-        const uint4* next_codes = codes + start * TILE_CODE_VECTORS + lane;
-        const uint4* next_scales = (const uint4*)scales + start * SCALE_VECTORS + lane;
-        int left = count, stage = 0;     // row tiles to be requested, and the next one's stage
-        auto request = [&](int slot) {
-            uint4* to = ring + slot * STAGE_VECTORS + lane;
-            if (left > 0) {
+    const int first_tile = warp * WARP_TILES;
+    uint4* ring = rows_memory + warp * STAGES * STAGE_VECTORS;
+    const u64 start = (u64)row_tile * COLUMN_TILES + first_tile;
+    const uint4* next_codes = codes + start * TILE_CODE_VECTORS + lane;
+    const uint4* next_scales = (const uint4*)scales + start * SCALE_VECTORS + lane;
+    int left = warp < K_WARPS ? count : 0, stage = 0;    // row tiles, and the next one's stage
+    auto request = [&](int slot) {
+        uint4* to = ring + slot * STAGE_VECTORS + lane;
+        if (left > 0) {
 #pragma unroll
-                for (int i = 0; i < STAGE_TILES; ++i)
-                    copy_async(to + i * TILE_CODE_VECTORS, next_codes + i * TILE_CODE_VECTORS, true);
-                if (lane < STAGE_TILES * SCALE_VECTORS) copy_async(to + STAGE_CODES, next_scales, true);
-                const bool last = WARP_TILES == STAGE_TILES || ++stage == WARP_TILES / STAGE_TILES;
-                const int on = last ? COLUMN_TILES - WARP_TILES + STAGE_TILES : STAGE_TILES;
-                next_codes += on * TILE_CODE_VECTORS;
-                next_scales += on * SCALE_VECTORS;
-                if (last) stage = 0, --left;
-            }
-            commit_copies();
-        };
+            for (int i = 0; i < STAGE_TILES; ++i)
+                copy_async(to + i * TILE_CODE_VECTORS, next_codes + i * TILE_CODE_VECTORS, true);
+            if (lane < STAGE_TILES * SCALE_VECTORS) copy_async(to + STAGE_CODES, next_scales, true);
+            const bool last = WARP_TILES == STAGE_TILES || ++stage == WARP_TILES / STAGE_TILES;
+            const int on = last ? COLUMN_TILES - WARP_TILES + STAGE_TILES : STAGE_TILES;
+            next_codes += on * TILE_CODE_VECTORS;
+            next_scales += on * SCALE_VECTORS;
+            if (last) stage = 0, --left;
+        }
+        commit_copies();
+    };
 #pragma unroll
-        for (int i = 0; i < STAGES - 1; ++i) request(i);
-        wait_for_previous_kernel();
+    for (int i = 0; i < STAGES - 1; ++i) request(i);
+    __syncthreads();                     // handovers are open
+    wait_for_previous_kernel();
 
+    if (warp < K_WARPS) {
+        const int g = lane >> 2, t = lane & 3;
         ActivationTile held[WARP_TILES][BLOCKS];
         const u16* from[BLOCKS];
 #pragma unroll
@@ -130,7 +134,6 @@ rows_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
         }
     } else {
         const int row = lane & 15, second = lane >> 4;           // of two rows of x
-        wait_for_previous_kernel();
 #pragma unroll 1
         for (int r = warp - K_WARPS; r < count; r += ADDERS) {
             const int place = r % PLACES, column = (row_tile + r) * 16 + row;
