@@ -111,6 +111,16 @@ def stream_any(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
     _launch_stream(out, x, weight, spec, x.shape[0], stream)
 
 
+def rows_any(out: Any, x: Any, weight: Nvfp4Fragments, stream: Any) -> None:
+    """As gemm_nvfp4, by rows_nvfp4 whatever it gains, if the device could be served by it."""
+    if not rows_nvfp4.can(device.info().shared_bytes_per_block):
+        gemm_nvfp4(out, x, weight, stream)
+        return
+    launch_rows(out, x, weight, rows_nvfp4.spec(
+        weight.columns, x.shape[0], False, device.has_e2m1_conversion(), cut(weight.columns),
+        **dict(zip(rows_nvfp4.NAMES, (1, 2, 2, 1), strict=True))), 1.0, stream)
+
+
 def _launch_stream(out: Any, x: Any, weight: Nvfp4Fragments, streamed: KernelSpec,
                    num_tokens: int, stream: Any) -> None:
     values, kernel = dict(streamed.defines), device.compiled(streamed)

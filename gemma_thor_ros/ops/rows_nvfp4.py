@@ -26,9 +26,14 @@ def served(columns: int, num_tokens: int, num_row_tiles: int, multiprocessors: i
            shared_limit: int) -> dict[str, int] | None:
     """Constants of `spec`; None: rows gain nothing by lying in registers."""
     fastest = _FASTEST.get((-(-columns // TILE_COLUMNS), num_row_tiles, _blocks(num_tokens)))
-    if fastest is None or multiprocessors < _MANY or shared_limit < _NEEDS_BYTES:
+    if fastest is None or multiprocessors < _MANY or not can(shared_limit):
         return None
     return dict(zip(NAMES, fastest, strict=True))
+
+
+def can(shared_limit: int) -> bool:
+    """Whether a device whose blocks may ask for so many bytes counts handovers."""
+    return shared_limit >= _NEEDS_BYTES
 
 
 def spec(columns: int, num_tokens: int, head: bool, hardware: bool, cut: tuple[int, int],

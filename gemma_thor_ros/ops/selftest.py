@@ -488,13 +488,13 @@ def _image(stream: Any) -> tuple[Array, Array]:
 
 _Run = Callable[[Any], tuple[Array, Array]]
 _OPS: tuple[tuple[str, float, _Run], ...] = (
-    ('gemm_nvfp4', _BF16, _gemm), ('head_nvfp4', _SINGLE, _head),
+    ('gemm_nvfp4', _BF16, _gemm), ('head_nvfp4', _SINGLE, _head), ('gemm_bf16', _BF16, _dense),
     ('gemm_nvfp4 with geglu', 2 * _BF16, lambda stream: _gemm(stream, True)),
     ('stream_nvfp4', _BF16, lambda stream: _gemm(stream, run=gemm_nvfp4.stream_any)),
+    ('rows_nvfp4', _BF16, lambda stream: _gemm(stream, run=gemm_nvfp4.rows_any)),
     ('moe_nvfp4', 2 * _BF16, _experts), ('gemm_affine and embed_affine', _BF16, _affine),
-    ('gemm_bf16', _BF16, _dense), ('moe_route', _SINGLE, _route), ('rms_norm', _BF16, _norms),
+    ('moe_route', _SINGLE, _route), ('rms_norm', _BF16, _norms), ('sample', 1e-12, _tokens),
     ('kv_append and attention_decode', 2 * _BF16, _attention), ('embed and geglu', _BF16, _small),
-    ('sample', 1e-12, _tokens), ('draft_heads, draft_context and draft_attention', 2 * _BF16,
-                                _draft_block),
+    ('draft_heads, draft_context and draft_attention', 2 * _BF16, _draft_block),
     ('draft_rows and gated_bf16', _BF16, _draft_rows), ('draft_pick', _SINGLE, _draft_picks),
     ('vision_patches and vision_attention', 2 * _BF16, _image))

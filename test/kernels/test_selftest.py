@@ -25,7 +25,7 @@ def test_all_ops_are_right_and_remembered(full: None, stream: Any, tmp_path: Pat
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = selftest.settle(stream, tmp_path)
     assert not outcome.wrong, outcome.wrong
-    assert len(outcome.checks) == 16
+    assert len(outcome.checks) == 17
     monkeypatch.setattr(selftest, 'checks', lambda stream: pytest.fail('asked again'))
     assert selftest.settle(stream, tmp_path) == outcome
     stored, = tmp_path.iterdir()
@@ -62,7 +62,7 @@ def test_a_planted_error_is_found(factor: float, full: None, stream: Any,
 
     monkeypatch.setattr(gemm_nvfp4, 'gemm_nvfp4', wrong)
     found = [check.op for check in selftest.checks(stream) if not check.good]
-    assert found == ['gemm_nvfp4', 'gemm_nvfp4 with geglu', 'stream_nvfp4']
+    assert found == ['gemm_nvfp4', 'gemm_nvfp4 with geglu', 'stream_nvfp4', 'rows_nvfp4']
 
 
 @pytest.mark.skipif(not device.find(), reason='there is a CUDA device here')
