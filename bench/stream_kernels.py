@@ -92,14 +92,26 @@ def ways(shape: tuple[int, int], rows: int, pair: bool, hardware: bool, limit: i
 
 @contextmanager
 def shared_out(way: dict[str, int] | None) -> Any:
-    """Launch in this way; None: without a stream."""
+    """Launch in this way; None: without a stream. Never with rows in registers."""
     original: Any = gemm_nvfp4.stream_spec
     setattr(gemm_nvfp4, 'stream_spec',               # noqa: B010
             partial(original, **way) if way else lambda *_: None)
     try:
-        yield
+        with no_rows_in_registers():
+            yield
     finally:
         gemm_nvfp4.stream_spec = original
+
+
+@contextmanager
+def no_rows_in_registers() -> Any:
+    """Let the other kernels serve what rows_nvfp4 does."""
+    original: Any = gemm_nvfp4.rows_spec
+    setattr(gemm_nvfp4, 'rows_spec', lambda *_, **__: None)      # noqa: B010
+    try:
+        yield
+    finally:
+        gemm_nvfp4.rows_spec = original
 
 
 def heads(bench: kernels.Bench, model: str, rows: tuple[int, ...]) -> int:
@@ -115,7 +127,7 @@ def heads(bench: kernels.Bench, model: str, rows: tuple[int, ...]) -> int:
         for variant in HEAD_VARIANTS:
             logits = cases.poisoned(cp, (count, shape[0]), 'f32')
             cp.cuda.runtime.deviceSynchronize()
-            with kernels.constants(head_nvfp4, 'spec', **variant):
+            with no_rows_in_registers(), kernels.constants(head_nvfp4, 'spec', **variant):
                 run = partial(head_nvfp4.head_nvfp4, logits, x, made, cases.SOFTCAP, stream)
                 run()
                 stream.synchronize()

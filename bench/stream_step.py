@@ -39,6 +39,8 @@ class Ways:
         self.chosen: dict[Product, dict[str, int] | None] = {}   # None: without a stream
         self._own: Any = gemm_nvfp4.stream_spec
         setattr(gemm_nvfp4, 'stream_spec', self._answer)         # noqa: B010
+        self._rows: Any = gemm_nvfp4.rows_spec
+        setattr(gemm_nvfp4, 'rows_spec', self._answer_rows)      # noqa: B010
 
     def _answer(self, *args: Any) -> KernelSpec | None:
         columns, rows, pair, hardware, tiles, limit, multiprocessors = args
@@ -48,6 +50,16 @@ class Ways:
             way = self.chosen[product]
             return self.spec(product, **way) if way else None
         found: KernelSpec | None = self._own(*args)
+        return found
+
+    def _answer_rows(self, *args: Any, head: bool = False) -> KernelSpec | None:
+        columns, rows, hardware, tiles, limit, multiprocessors = args
+        product = columns, tiles, False
+        if not head:
+            self.asked[product] = rows, hardware, limit, multiprocessors
+        if product in self.chosen:
+            return None
+        found: KernelSpec | None = self._rows(*args, head=head)
         return found
 
     def spec(self, product: Product, **way: int) -> KernelSpec | None:

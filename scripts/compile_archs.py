@@ -30,7 +30,7 @@ from gemma_thor_ros.models.config import LayerGeometry, ModelConfig
 from gemma_thor_ros.models.draft_config import DFlashConfig, MtpConfig
 from gemma_thor_ros.models.vision_config import VisionConfig
 from gemma_thor_ros.ops import compile as compiler
-from gemma_thor_ros.ops import gemm_nvfp4, moe_route, stream_nvfp4
+from gemma_thor_ros.ops import gemm_nvfp4, moe_route, rows_nvfp4, stream_nvfp4
 from gemma_thor_ros.ops.affine_order import BITS
 from gemma_thor_ros.ops.affine_specs import AffineUse, affine_specs
 from gemma_thor_ros.ops.compile import ARCHS, KernelSpec
@@ -166,7 +166,7 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
 
 
 def stream_jobs() -> Iterator[tuple[KernelSpec, str]]:
-    """Products of 8 and 16 rows of 2,816 columns as a stream, everywhere, served there or not."""
+    """Products of 8 and 16 rows of 2,816 columns as streams, everywhere, served there or not."""
     for arch in ARCHS:
         hardware = compiler.converts_e2m1(arch, compiler.nvrtc().version)
         for rows in (8, 16):
@@ -174,6 +174,8 @@ def stream_jobs() -> Iterator[tuple[KernelSpec, str]]:
                                      SHARED_KB[arch] * 1024, MULTIPROCESSORS[arch])
             if spec is not None:         # 16 rows do not fit into 99 KB
                 yield spec, arch
+        yield rows_nvfp4.spec(2816, 8, False, hardware, gemm_nvfp4.cut(2816),
+                              **dict(zip(rows_nvfp4.NAMES, (4, 2, 2, 2), strict=True))), arch
 
 
 def affine_jobs() -> Iterator[tuple[KernelSpec, str]]:
