@@ -7,9 +7,9 @@
 // its part of the activations lies in shared memory, prepared once; and the warps meet once, at
 // the end, where their totals of all row tiles are added in the order of the warps.
 //
-// The activations stand in the first column of the matrix instruction, so lanes 0 to 3 alone read
-// them, a quarter of what all lanes would ask of the shared memory, and the others hold zeros.
-// HELD: they stay in registers for all row tiles.
+// Only the first column of the matrix instruction counts. FIRST_LANES: so lanes 0 to 3 alone read
+// activations, a quarter of what all would ask of the shared memory, and the others hold zeros; else
+// they stand in all eight. HELD: they stay in registers for all row tiles.
 //
 // Dynamic shared memory, in this order: a ring for each warp; the row, 128 bytes a column tile;
 // the sums of its groups, SUMS numbers a column tile; totals, 16 for each row tile and warp.
@@ -17,7 +17,7 @@
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGE_TILES, STAGES (of a ring, at
 // least 2), MIN_BLOCKS (resident on one multiprocessor), HELD. Expected of who includes this: CODE_VECTORS
 // and SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is
-// multiplied by: of the first and of the second pair of columns of each four; 0: none).
+// multiplied by: of the first and of the second pair of columns of each four; 0: none), FIRST_LANES.
 
 #include "prefill_tile.cuh"
 
@@ -122,12 +122,11 @@ __device__ __forceinline__ void place_row(u8* row, float* sums, const u16* x, in
     __syncwarp();
 }
 
-// This lane's part of tile i of the row; `part` at its columns. What others than lanes 0 to 3 have
-// stays zero.
+// This lane's part of tile i of the row; `part` at its columns. What is not read stays zero.
 __device__ __forceinline__ void read_row(ActivationTile& x, const u8* part, int i, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-        if (lane < 4) x.half[h] = *(const uint4*)(part + i * ROW_TILE_BYTES + h * 64);
+        if (!FIRST_LANES || lane < 4) x.half[h] = *(const uint4*)(part + i * ROW_TILE_BYTES + h * 64);
 }
 
 // Where a warp leaves its totals of one row tile: rows g and g + 8 are `low` and `high`.

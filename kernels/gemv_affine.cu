@@ -32,6 +32,8 @@
 #define ROW_POWERS 0
 #endif
 
+#define FIRST_LANES 1
+
 #include "gemv.cuh"
 
 #if FORM == 2

@@ -21,6 +21,7 @@
 #define SCALE_VECTORS (TILE_SCALE_WORDS / 4)
 #define SUMS 0
 #define ROW_POWERS 0
+#define FIRST_LANES 0                    // 1: a step of the 12B is 2.6 % longer (bench/LOG.md)
 
 #include "gemv.cuh"
 
@@ -29,28 +30,6 @@
 #else
 #define OUTPUT u16
 #endif
-
-// Shifts to the left as products: the assembler would do half of them where logic operations are
-// done already, which are what a tile waits for. It can't know the factors.
-__constant__ u32 TIMES_4 = 4, TIMES_16 = 16, TIMES_64 = 64;
-
-// As decode_codes.
-__device__ __forceinline__ void decode_row_codes(u32 (&a)[8], u32 w0, u32 w1) {
-#if E2M1_HARDWARE
-    decode_codes(a, w0, w1);
-#else
-    const u32 field = 0x81C081C0u, left_over = 0x06030603u;
-    const u32 fourth = bits_of_either(left_over, w0, w1 * TIMES_4);
-    a[0] = w0 & field;
-    a[1] = (w0 * TIMES_16) & field;
-    a[2] = __funnelshift_l(w0, w0, 10) & field;
-    a[3] = (fourth * TIMES_64) & field;
-    a[4] = w1 & field;
-    a[5] = (w1 * TIMES_16) & field;
-    a[6] = __funnelshift_l(w1, w1, 10) & field;
-    a[7] = __funnelshift_l(fourth, fourth, 12) & field;
-#endif
-}
 
 // The scales of output i of a block: of its row, or of those of gate and up.
 __device__ __forceinline__ void load_scales(float (&own)[2], const float* of_block, int i) {
@@ -72,25 +51,6 @@ __device__ __forceinline__ void hold_row(ActivationTile (&own)[WARP_TILES][1], c
     }
 }
 #endif
-
-// As multiply_tile of one block of rows.
-__device__ __forceinline__ void multiply_row_tile(float (&acc)[2][1][4], const WeightTile& w,
-                                                  const ActivationTile (&x)[1]) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        u32 a[8];
-        const u32 scales = __byte_perm(w.scales, 0, h ? 0x4342 : 0x4140) * TIMES_16 + SCALE_BASE;
-        decode_row_codes(a, h ? w.codes.z : w.codes.x, h ? w.codes.w : w.codes.y);
-#pragma unroll
-        for (int step = 0; step < 2; ++step) {
-            const uint4& b = x[0].half[h];
-            mma_bf16(acc[h][0], scaled_by_low(a[4 * step], scales),
-                     scaled_by_high(a[4 * step + 1], scales),
-                     scaled_by_low(a[4 * step + 2], scales),
-                     scaled_by_high(a[4 * step + 3], scales), step ? b.z : b.x, step ? b.w : b.y);
-        }
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(K_WARPS * WARP, MIN_BLOCKS)
 gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ codes,
@@ -142,7 +102,7 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
                 w.scales = ((const u32*)(stage + STAGE_SCALES))[i * TILE_SCALE_WORDS + (lane >> 1)];
                 ActivationTile (&x_tile)[1] = own_row[(HELD ? tile + i : i) % ROW_REGISTERS];
                 if (!HELD) read_row(x_tile[0], part, i, lane);
-                multiply_row_tile(acc, w, x_tile);
+                multiply_tile<1>(acc, w, x_tile);
             }
             free = slot;
             slot = next_slot(slot);

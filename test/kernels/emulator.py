@@ -23,7 +23,7 @@ from gemma_thor_ros.ops import compile as compiler
 HERE = Path(__file__).resolve().parent
 COMPILER = shutil.which('g++') or shutil.which('c++')
 FLAGS = ('-std=c++17', '-O1', '-fPIC', '-shared', '-ffp-contract=off', '-fno-strict-aliasing',
-         '-Wno-unknown-pragmas', '-w', '-D__constant__=')
+         '-Wno-unknown-pragmas', '-w')
 SHARED_BYTES = 232448                    # of one block, as on Hopper
 _ENTRY = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\)'
                     r'(?: BLOCKS_OF_CLUSTER)?\s+(\w+)\(([^)]*)\)')
