@@ -27,12 +27,10 @@ from gemma_thor_ros.ops.prefill_gemm import (
 )
 from gemma_thor_ros.ops.shapes import check
 
-# Rows of a tile -> its shape. 64 rows of a prompt are 4 pairs for the average of 128 experts.
-TILES: dict[int, Shape] = {16: (16, 1, 2, 4, 4), 32: (32, 1, 2, 4, 2), 64: (64, 1, 2, 4, 1),
-                           128: (64, 2, 2, 4, 1)}
-# Pairs of the average expert from which on a larger tile is taken: the rows of a tile that are not
-# filled are multiplied all the same.
-_LEAST_PAIRS = {32: 8}
+# Rows of a tile -> its shape. 64 rows of a prompt are 4 pairs for the average of 128 experts. The
+# rows of a tile that are not filled are multiplied all the same: larger ones lose (bench/LOG.md).
+TILES: dict[int, Shape] = {16: (16, 1, 2, 4, 4), 32: (32, 1, 2, 4, 2)}
+_LEAST_PAIRS = 8                         # of the average expert, for tiles of 32
 _THREADS = 1024
 
 
@@ -121,8 +119,7 @@ def _experts(out: Any, x: Any, pairs: int, divisor: int, scratch: ExpertOrder,
 
 def tile_of(num_pairs: int, num_experts: int) -> int:
     """Rows of a tile for so many pairs."""
-    return next((tile for tile, least in _LEAST_PAIRS.items()
-                 if num_pairs >= least * num_experts), min(TILES))
+    return 32 if num_pairs >= _LEAST_PAIRS * num_experts else 16
 
 
 def max_tiles(num_pairs: int, num_experts: int, tile_rows: int) -> int:

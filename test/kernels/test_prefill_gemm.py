@@ -187,13 +187,13 @@ class Layer:
         return inner, results
 
 
-@pytest.mark.parametrize(('num_tokens', 'tile'), [(1, None), (50, 128), (50, 16), (21, 32)])
+@pytest.mark.parametrize(('num_tokens', 'tile'), [(1, None), (50, 32), (50, 16), (70, 32)])
 def test_small_experts(small: tuple[Any, Any], num_tokens: int, tile: int | None) -> None:
     check_experts(*small, Layer(*small, EXPERTS), num_tokens, 3, tile)
 
 
-@pytest.mark.parametrize(('num_tokens', 'tile'), [(1, 64), (77, 64), (1000, 128), (2049, None),
-                                                    (64, 16), (77, 32), (300, 16)])
+@pytest.mark.parametrize(('num_tokens', 'tile'), [(1, 32), (1000, 32), (2049, None), (64, 16),
+                                                    (77, 32), (300, 16)])
 def test_experts(cp: Any, stream: Any, num_tokens: int, tile: int | None) -> None:
     check_experts(cp, stream, Layer(cp, stream, cases.EXPERTS), num_tokens, cases.CHOSEN, tile)
 
