@@ -146,9 +146,10 @@ def _cluster(sizes: dict[str, int], window: int | None, max_rows: int) -> int:
 
 def _by_window(sizes: dict[str, int], window: int, max_rows: int) -> bool:
     """Whether attention_window does it."""
+    heads = sizes['KV']
     return (max_rows == sizes['B'] == sizes['T'] == 1
             and compiler.arch_number(device.info().arch) >= 90
-            and attention_window.serves(sizes['D'], sizes['Q'] // sizes['KV'], window))
+            and attention_window.serves(sizes['D'], sizes['Q'] // heads, heads, window))
 
 
 def _once(head_dim: int, queries: int, window: int | None) -> dict[str, int]:
@@ -277,9 +278,7 @@ def decode_specs(head_dim: int, group: int, num_kv_heads: int, page_size: int,
              CLUSTER=most_in_cluster(head_dim, count * group, window)),
         spec('attention_decode', *sizes, count, **_once(head_dim, count * group, window)),
         spec('attention_decode_combine', *sizes, count))]
-    if window is not None and attention_window.serves(head_dim, group, window):
-        specs.append(attention_window.spec(head_dim, group, num_kv_heads, page_size, window, fp8))
-    return list(dict.fromkeys(specs))
+    return list(dict.fromkeys([*specs, *attention_window.specs(*sizes)]))
 
 
 def append_spec(head_dim: int, group: int, num_kv_heads: int, page_size: int,

@@ -128,6 +128,8 @@ def test_against_the_twin(machine: Machine, shape: Geometry, count: int, start: 
                           fp8: bool) -> None:
     if machine.small and (shape in (SLIDING, FULL, ONE_HEAD) or start > 600):
         pytest.skip('large, for a device')
+    if not machine.small and count not in (1, 16) and count % 2 == fp8:
+        pytest.skip('half of them, for a device has to compile them')
     pages = Pages(shape, [start + count], 16, fp8)
     q = queries(shape, count)
     spans = [(0, count, start)]
@@ -269,18 +271,19 @@ def test_a_cluster_changes_no_bit(machine: Machine, shape: Geometry, spans: list
 
 
 @pytest.mark.parametrize('fp8', [False, True])
-@pytest.mark.parametrize('cluster', [(8, 2), (16, 1)])
+@pytest.mark.parametrize('cluster', attention_window.CLUSTERS)
 @pytest.mark.parametrize(('shape', 'position', 'page_size'), [
     (DEMO, 0, 16), (DEMO, 447, 48), (DEMO, 700, 64), (WINDOW, 1023, 64), (WINDOW, 1024, 16),
     (WINDOW, 1100, 32), (SLIDING, 300, 64), (SLIDING, 5000, 64)])
 def test_a_window_in_one_launch_changes_no_bit(
         machine: Machine, shape: Geometry, position: int, page_size: int,
-        cluster: tuple[int, int], fp8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        cluster: int, fp8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks that share a slot, the row's own key, pages of all sizes; also where it begins."""
-    if machine.small and (shape is SLIDING or (page_size > 32) != fp8 or cluster[1] == fp8):
+    if shape is not SLIDING and ((page_size > 32) != fp8 or (cluster == 16) == (position < 1100)):
+        pytest.skip('the others tell as much')
+    if machine.small and (shape is SLIDING or position in (447, 1023)):
         pytest.skip('large, for a device')
-    monkeypatch.setattr(attention_window, 'CLUSTER', cluster[0])
-    monkeypatch.setattr(attention_window, 'SLOTS', cluster[1])
+    monkeypatch.setattr(attention_window, 'CLUSTERS', (cluster,))
     first = max(0, position - (shape.window or 0) + 1) // 16 * 16
     pages = Pages(shape, [position + 1], page_size, fp8, first_keys=[first])
     q = queries(shape, 1)
