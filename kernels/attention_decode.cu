@@ -52,15 +52,11 @@
 // PRECOND (APPEND): T and B are 1; gridDim.x >= KV, so that a row's own key is a block's first item
 // With ONCE each item is a block's only one: see attention_once.cuh.
 // Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), CHUNK, NT (1, 2, 4), MIN_BLOCKS
-// resident on a multiprocessor, CLUSTER (blocks of one, 1: none); with APPEND also HAS_V, PAIRS and
-// RING (0, or as in attention_ring.cuh); for attention_decode_combine COLUMNS_EACH (1, 2, 4)
+// resident on a multiprocessor, CLUSTER (blocks of one, 1: none); with APPEND also HAS_V and
+// PAIRS; for attention_decode_combine COLUMNS_EACH (1, 2, 4)
 
 #ifndef APPEND
 #define APPEND 0
-#endif
-
-#ifndef RING
-#define RING 0                           // see attention_ring.cuh
 #endif
 
 #ifndef ONCE
@@ -74,6 +70,8 @@
 #undef CLUSTER
 #define CLUSTER 1
 #endif
+
+#define SHARES (APPEND && FP8 && CLUSTER == 1)   // 16 bit pages lose by it (bench/LOG.md)
 
 #include "cluster.cuh"
 #include "attention_chunks.cuh"
@@ -123,6 +121,19 @@ __device__ __forceinline__ int index_of(int round) {
     return round * blocks + block;
 }
 
+#if !SHARES
+
+__device__ __forceinline__ bool find_first(Item& item, Order&, const int4* spans, int num_spans) {
+    return find_item(item, index_of(0), spans, num_spans);
+}
+
+__device__ __forceinline__ bool find_next(Item& item, const Order&, int round, const int4* spans,
+                                          int num_spans) {
+    return find_item(item, index_of(round), spans, num_spans);
+}
+
+#endif
+
 // Before an item's first tile.
 __device__ __forceinline__ void start_sums(Sums& sums, float (&acc)[MTILES][NT][4]) {
     sums = {LOWEST, 0.0f};
@@ -167,9 +178,7 @@ __device__ __forceinline__ void store_partial(float* partial, float2* partial_ml
     }
 }
 
-#if APPEND && RING
-#include "attention_ring.cuh"
-#elif ONCE
+#if ONCE
 #include "attention_once.cuh"
 #else
 
@@ -191,13 +200,15 @@ __device__ __forceinline__ void attend(
     // not in registers: the item whose tiles these are, the next one, and the one after that
     Item *own = (Item*)(shrinks + QUERIES), *ahead = own + 1, *later = own + 2;
     u32 *ticket = (u32*)(own + 3), *zero = ticket + 1;
-    float* key_scales = (float*)(zero + 1);                  // (KV), for scores in base 2
+    Order* kept = (Order*)(zero + 1);
+    float* key_scales = (float*)(kept + 1);                  // (KV), for scores in base 2
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     allow_next_kernel();
     enter_cluster();                     // its blocks may be written to when all are there
     Item item;
+    Order order;
     int round = 0;
-    if (!find_item(item, index_of(0), spans, num_spans)) {
+    if (!find_first(item, order, spans, num_spans)) {
         wait_for_previous_kernel();
 #if CLUSTER > 1
         wait_for_cluster();
@@ -225,10 +236,11 @@ __device__ __forceinline__ void attend(
     }
     load_v(v, v_pages, places, item.kv, tile_key, low_key, item.start, true, warp, lane);
     Item next = item;
-    bool more = find_item(next, index_of(++round), spans, num_spans);
+    bool more = find_next(next, order, ++round, spans, num_spans);
     if (threadIdx.x == 0) {
         *own = item;
         *ahead = next;
+        if (SHARES) *kept = order;
         *zero = 0;
     }
     if (threadIdx.x < KV)
@@ -282,7 +294,7 @@ __device__ __forceinline__ void attend(
         const float to_base_2 = key_scales[own->kv];
         const int start = own->start, end = start + own->num_rows, group = own->group;
         wait_for_copies<0>();
-        multiply_qk(scores, q_tile, k_tile + threadIdx.x, WARPS * WARP, warp, lane);
+        multiply_qk(scores, q_tile, k_tile, warp, lane);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int key = next_key + own_key + i * 8;
@@ -333,7 +345,7 @@ __device__ __forceinline__ void attend(
         tile_key = next_key;
         if (last && more) {              // looked up before loads that a loop would wait for
             Item found = *ahead;
-            more = find_item(found, index_of(++round), spans, num_spans);
+            more = find_next(found, *kept, ++round, spans, num_spans);
             if (threadIdx.x == 0) *later = found;
         }
         load_v(v, v_pages, places, then_kv, tile_key, then_low, then_end, true, warp, lane);
@@ -414,13 +426,8 @@ attention_append(
         const float* __restrict__ v_inverse, float eps) {
     extern __shared__ __align__(16) u8 shared[];
     const Raw raw = {qkv, q_norm, k_norm, turns, k_inverse, v_inverse, eps};
-#if RING
-    attend_row(partial, partial_ml, k_pages, v_pages, k_scale, spans, page_table, num_rows,
-               max_chunks, raw, shared);
-#else
     attend(out, partial, partial_ml, tickets, 0, k_pages, v_pages, k_scale, v_scale, spans,
            page_table, fused, num_spans, num_rows, max_pages, max_chunks, raw, shared);
-#endif
 }
 
 #else

@@ -55,7 +55,7 @@ __device__ __forceinline__ void attend_once(
     stage_q(q_tile, q, item);
     __syncthreads();
     wait_for_copies<0>();                // a lane reads what it copied
-    multiply_qk(scores, q_tile, k_tile + threadIdx.x, WARPS * WARP, warp, lane);
+    multiply_qk(scores, q_tile, k_tile, warp, lane);
     __syncthreads();
     Sums sums;
     float acc[MTILES][NT][4];

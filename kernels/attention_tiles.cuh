@@ -30,7 +30,46 @@ struct Item {
     int first_key, stop;                         // of its keys that some row sees
 };
 
+// What a block's later items follow from: its last chunk, and the steps from one to the next in odd
+// and in even rounds.
+struct Order {
+    int lowest, steps[2];
+};
+
 #if CLUSTER > 1                          // see attention_cluster.cuh
+#elif SHARES
+
+// This block's first item, of the only row of the only sequence, if any. The blocks of a kv head
+// take its chunks in turn, the last first, every second round backwards, since chunks get shorter.
+// But where a block's share of the tiles is less than the longest chunk, a block takes the chunks
+// that end in its share: they lie side by side and their sizes are powers of two, so that no block
+// has more than the longest. The last chunk is a first item either way.
+__device__ __forceinline__ bool find_first(Item& item, Order& order, const int4* spans, int) {
+    const int4 span = spans[0];
+    const int low = chunk_of(first_visible(span.z)), high = chunk_of(span.z);
+    const int blocks = gridDim.x / KV, block = blockIdx.x / KV;     // of a kv head
+    const int base = chunk_start(low), end = chunk_start(high + 1), tiles = (end - base) / TILE;
+    int chunk = high - block;
+    order = {low, {2 * (blocks - block) - 1, 2 * block + 1}};
+    if (high - low >= blocks && end - chunk_start(high) > tiles / blocks * TILE) {
+        chunk = chunk_of(base + (tiles - tiles * block / blocks) * TILE) - 1;
+        order = {chunk_of(base + (tiles - tiles * (block + 1) / blocks) * TILE), {1, 1}};
+    }
+    item = {0, span.x, 1, span.z, chunk, low, high - low + 1, (int)blockIdx.x % KV, 0};
+    item.first_key = first_of(chunk, first_visible(span.z));
+    item.stop = min(chunk_start(chunk + 1), span.z + 1);
+    return span.y > 0 && block < blocks && chunk >= order.lowest;
+}
+
+// The item of a later round in the place of the one before; false past the last.
+__device__ __forceinline__ bool find_next(Item& item, const Order& order, int round, const int4*,
+                                          int) {
+    item.chunk -= order.steps[1 - round % 2];
+    item.first_key = first_of(item.chunk, first_visible(item.start));
+    item.stop = chunk_start(item.chunk + 1);
+    return item.chunk >= order.lowest;
+}
+
 #elif APPEND
 
 // Work item number `index` of the only row of the only sequence, its last chunks first; false past
@@ -236,9 +275,8 @@ __device__ __forceinline__ int score_place(int query, int key) {
 
 // scores of this warp's 16 keys, over its half of D, into shared memory: K is the A operand, so that
 // eight queries are enough for an instruction. Even and odd steps are added in two chains.
-// own_k: this lane's part, each 16 bytes `stride` further.
-__device__ __forceinline__ void multiply_qk(float* scores, const uint4* q_tile, const uint4* own_k,
-                                            int stride, int warp, int lane) {
+__device__ __forceinline__ void multiply_qk(float* scores, const uint4* q_tile,
+                                            const uint4* k_tile, int warp, int lane) {
     float even[NT][4], odd[NT][4];
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
@@ -247,8 +285,8 @@ __device__ __forceinline__ void multiply_qk(float* scores, const uint4* q_tile, 
     }
 #pragma unroll
     for (int j = 0; j < K_LOADS; ++j) {
-        const uint4 low = own_k[j * 2 * stride];
-        const uint4 high = own_k[(j * 2 + 1) * stride];
+        const uint4 low = k_tile[(j * 2) * WARPS * WARP + threadIdx.x];
+        const uint4 high = k_tile[(j * 2 + 1) * WARPS * WARP + threadIdx.x];
         const u32 words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
 #pragma unroll
         for (int pair = 0; pair < PER_LOAD / 2; ++pair) {

@@ -27,7 +27,6 @@ _WARPS = 8
 _SPLIT_ROWS = 4
 _GROUP_CHUNKS, _MAX_CHUNKS = 32, 512     # as in kernels/attention_combine.cuh
 _CLUSTER = 8                             # blocks of a cluster; 1: none
-_RESERVED = 1024                         # bytes of shared memory that a block has beside its own
 # Up to this many (query, 128 columns) of so few chunks the block that ends last adds the partial
 # results alone. A round of its eight warps takes half of that columns and reads eight chunks at a
 # time, about 0.6 us each, so with more a launch that spreads them over the device costs less
@@ -126,8 +125,7 @@ def attention_append(out: Any, qkv: Any, k_pages: Any, v_pages: Any, scratch: At
     assert sizes['T'] == sizes['B'] == 1 and sizes['four'] == 4 and can_append(sizes['KV']), sizes
     attention = append_spec(sizes['D'], sizes['Q'] // sizes['KV'], sizes['KV'], sizes['S'], window,
                             k_pages.dtype.itemsize == 1, has_v, turns.shape[0],
-                            CLUSTER=_cluster(sizes, window, 1),
-                            RING=_ring(sizes, k_pages.dtype.itemsize == 1))
+                            CLUSTER=_cluster(sizes, window, 1))
     _launch(attention, sizes, shape, out, scratch, qkv, (k_pages, v_pages), scales, spans,
             page_table, (*norms, turns, *inverse_scales, float(eps)), 1, stream)
 
@@ -164,21 +162,6 @@ def most_in_cluster(head_dim: int, queries: int, window: int | None) -> int:
     return _CLUSTER if few and fits else 1
 
 
-def _ring(sizes: dict[str, int], fp8: bool) -> int:
-    """Places of the ring of K and V, where a multiprocessor has room for its blocks' rings."""
-    group = sizes['Q'] // sizes['KV']
-    ring = most_in_ring(sizes['D'], group, fp8)
-    blocks = 2 if group <= 8 else 1
-    room = device.info().shared_bytes_per_block + _RESERVED
-    tiles = query_tiles(sizes['D'], group, fp8, 1)
-    return ring if blocks * (shared_bytes(sizes['D'], tiles, fp8, ring) + _RESERVED) <= room else 0
-
-
-def most_in_ring(head_dim: int, group: int, fp8: bool) -> int:
-    """Places of one row's K and V: see kernels/attention_ring.cuh; 0: none."""
-    return 3 if head_dim == 512 and fp8 and group * (head_dim // 128) > _MAX_FUSED else 0
-
-
 def _scratch_shape(scratch: AttentionScratch, sizes: dict[str, int]) -> tuple[int, ...]:
     shape: tuple[int, ...] = scratch.partial.shape
     assert shape[0] >= sizes['T'] and shape[1] == sizes['Q'] and shape[3] == sizes['D'], shape
@@ -211,7 +194,7 @@ def _launch(attention: KernelSpec, sizes: dict[str, int], shape: tuple[int, ...]
                   (out, scratch.partial, scratch.partial_ml, scratch.tickets, rows, *pages,
                    *scales, spans, page_table, int(fused), sizes['B'], sizes['T'], sizes['maxP'],
                    shape[2], *more), stream,
-                  shared_bytes(sizes['D'], tiles, fp8, constants.get('RING', 0)) + sent)
+                  shared_bytes(sizes['D'], tiles, fp8) + sent)
     if fused:
         return
     combine = spec('attention_decode_combine', sizes['D'], group, sizes['KV'], sizes['S'],
@@ -237,12 +220,12 @@ def query_tiles(head_dim: int, group: int, fp8: bool, max_rows: int) -> int:
     return min(most, 1 << (wanted - 1).bit_length())
 
 
-def shared_bytes(head_dim: int, tiles: int, fp8: bool, ring: int = 0) -> int:
-    """Dynamic shared memory of attention_decode; ring: places of K and V, 0: K's only."""
+def shared_bytes(head_dim: int, tiles: int, fp8: bool) -> int:
+    """Dynamic shared memory of attention_decode."""
     q_tile, scores = 8 * head_dim * 2, 2 * 8 * _TILE * 4
-    k_tile = _TILE * head_dim * (1 if fp8 else 2) * max(ring, 1)
+    k_tile = _TILE * head_dim * (1 if fp8 else 2)
     exchanged = tiles * (_TILE // 16) * 256 if tiles > 1 else scores     # or two sets of scores
-    items, scales = 3 * 44, 8 + 64       # three items, two words, scales of up to 16 kv heads
+    items, scales = 3 * 44 + 12, 8 + 64  # and their order, two words, scales of up to 16 kv heads
     return tiles * (q_tile + scores + 32) + k_tile + exchanged + items + scales
 
 
@@ -294,9 +277,8 @@ def append_specs(head_dim: int, group: int, num_kv_heads: int, page_size: int,
                  window: int | None, fp8: bool, has_v: bool, num_pairs: int) -> list[KernelSpec]:
     """What `attention_append` launches, with and without clusters."""
     return [append_spec(head_dim, group, num_kv_heads, page_size, window, fp8, has_v, num_pairs,
-                        CLUSTER=cluster, RING=ring)
-            for cluster in sorted({1, most_in_cluster(head_dim, group, window)})
-            for ring in sorted({0, most_in_ring(head_dim, group, fp8)})]
+                        CLUSTER=cluster)
+            for cluster in sorted({1, most_in_cluster(head_dim, group, window)})]
 
 
 def bytes_moved(num_keys: int, num_tokens: int, num_q_heads: int, num_kv_heads: int,

@@ -309,29 +309,14 @@ def test_a_cluster_appends(machine: Machine, shape: Geometry, position: int, fp8
         assert np.array_equal(array, other)
 
 
-@pytest.mark.parametrize(('shape', 'position', 'page_size', 'processors'), [
-    (DEMO_FULL, 0, 16, 3), (DEMO_FULL, 710, 64, 1), (DEMO_FULL, 16900, 64, 40),
-    (ONE_HEAD, 150, 16, 1), (FULL, 900, 48, 2), (FULL, 20000, 64, 0), (FULL, 131100, 64, 0)])
-def test_a_ring_changes_no_bit(machine: Machine, shape: Geometry, position: int, page_size: int,
-                               processors: int, grid: bool,
-                               monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor do the shares of the blocks, of which there are as many as for so many processors."""
-    if machine.small and (shape is FULL or position > 1000 or shape is ONE_HEAD) and (
-            not grid or position > 17000):
-        pytest.skip('large, for a device or make grid')
-    ring = op.most_in_ring(shape.head_dim, shape.group, True)
-    if not machine.small and not op._ring({'D': 512, 'Q': shape.num_q_heads,
-                                           'KV': shape.num_kv_heads}, True):
-        pytest.skip('the device has no room for a ring')
-    if processors:
-        info = replace(device.info(), num_multiprocessors=processors)
-        monkeypatch.setattr(device, 'info', lambda: info)
-    monkeypatch.setattr(op, '_ring', lambda *_: 0)
-    without = appended(machine, shape, False, True, position, True, page_size)
-    monkeypatch.setattr(op, '_ring', lambda *_: ring)
-    through = appended(machine, shape, False, True, position, True, page_size)
-    assert ring == 3
-    for array, other in zip(through, without, strict=True):
+def test_shares_change_no_bit(machine: Machine, full: None,
+                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 40 multiprocessors have less than the longest chunk each: chunks side by side."""
+    info = replace(device.info(), num_multiprocessors=40)
+    monkeypatch.setattr(device, 'info', lambda: info)
+    one, two = (appended(machine, LONG, False, True, 16900, together, 64)
+                for together in (True, False))
+    for array, other in zip(one, two, strict=True):
         assert np.array_equal(array, other)
 
 
