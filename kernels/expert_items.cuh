@@ -4,20 +4,11 @@
 // One item of the experts' launches: its weights through a warp's ring, times rows of activations;
 // and what the warps of a pair add up.
 //
-// Constants: those of expert_work.cuh, SPLIT (the most warps of an item), ONE_BODY (1: all stages run
-// the same instructions, which a launch has to wait for but once; 0: they are laid out apart), and
-// BULK (1: the copy engine brings a stage, on sm_90 and up; 0: the lanes of the warp do).
+// Constants: those of expert_work.cuh, SPLIT (the most warps of an item), and ONE_BODY (1: all stages
+// run the same instructions, which a launch has to wait for but once; 0: they are laid out apart).
 
 #include "expert_work.cuh"
 #include "weight_ring.cuh"
-#include "bulk_copies.cuh"
-
-#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ < 900       // which has no copy engine
-#undef BULK
-#define BULK 0
-#endif
-
-#define STAGE_ARRIVAL (STAGE_ROW_SCALES + 8)             // behind the two row scales
 
 // One product, and a block's share of it.
 template <class Part>
@@ -58,21 +49,7 @@ struct Ring {
     Source from;
     int turn;                    // of the pair
     bool down;                   // whether it is down's
-    u32 phase;                   // of the arrivals at the slot that is read next
 };
-
-// By a whole warp, before it requests anything.
-__device__ __forceinline__ void open_ring(const Ring& ring, int lane) {
-#if BULK
-    if (lane == 0) {
-#pragma unroll
-        for (int i = 0; i < STAGES; ++i)
-            make_arrival(ring.slots.vectors + i * STAGE_BYTES + STAGE_ARRIVAL);
-        publish_arrivals();
-    }
-    __syncwarp();
-#endif
-}
 
 // Begin to request the ring's item, if there is one.
 template <class Part>
@@ -97,22 +74,12 @@ __device__ __forceinline__ void request_next(Ring& ring, const Jobs& jobs, const
     if (ring.left <= 0) begin_next(ring, jobs, routing, lane);
     if (ring.left > 0) {
         const SharedAddress to = ring.slots.vectors + ring.filled;
-        const int tiles = min(ring.left, STAGE_TILES);
-#if BULK
-        if (lane == 0) {
-            const SharedAddress arrival = to + STAGE_ARRIVAL;
-            expect_bytes(arrival, tiles * (TILE_CODE_VECTORS * 16 + TILE_SCALE_WORDS * 4));
-            copy_run(to, ring.from.codes, tiles * TILE_CODE_VECTORS * 16, arrival);
-            copy_run(to + STAGE_SCALES, ring.from.scales, tiles * TILE_SCALE_WORDS * 4, arrival);
-        }
-#else
 #pragma unroll
         for (int i = 0; i < STAGE_TILES; ++i)
             if (i < ring.left)
                 copy_weights(to + i * WARP * 16, ring.from.codes + i * TILE_CODE_VECTORS);
-        if (lane < TILE_SCALE_WORDS / 4 * tiles)
+        if (lane < TILE_SCALE_WORDS / 4 * min(ring.left, STAGE_TILES))
             copy_weights(to + STAGE_SCALES, ring.from.scales);
-#endif
         if (ring.left <= STAGE_TILES && lane == WARP - 1)
             copy_pair(to + STAGE_ROW_SCALES - 16 * (WARP - 1), ring.from.row_scales);
         ring.from.codes += STAGE_TILES * TILE_CODE_VECTORS;
@@ -213,9 +180,6 @@ __device__ __forceinline__ Totals<Part, NB> multiply_item(Room& halves, Ring& ri
 #pragma unroll(NUM_STAGES <= 3 && !ONE_BODY ? 3 : 1)
     for (int stage = 0; stage < NUM_STAGES; ++stage) {
         wait_for_copies<STAGES - 2>();
-#if BULK
-        wait_for_arrival(ring.slots.vectors - 16 * lane + ring.read + STAGE_ARRIVAL, ring.phase);
-#endif
         __syncwarp();            // what other lanes copied is there, and they have read the slot
         request_next(ring, jobs, routing, lane);             // that is filled now
         slot = ring.read;
@@ -225,7 +189,6 @@ __device__ __forceinline__ Totals<Part, NB> multiply_item(Room& halves, Ring& ri
         else
             multiply_stage<Part, NB, LAST, AHEAD>(acc, x, stage * STAGE_TILES, ring, rows, lane);
         ring.read = next_slot(ring.read);
-        if (BULK && ring.read == 0) ring.phase ^= 1;
     }
     total.scale = read_row_scales(ring.slots, slot, lane);
     if constexpr (Part::split == 1) {

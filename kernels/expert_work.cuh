@@ -45,7 +45,6 @@ struct Place {
 struct Share {
     int first_dense, num_dense, first_expert, num_items;
     float per_unit;              // 1 / num_row_tiles
-    u32 per_block;               // 2^32 / gridDim.x, rounded up
 };
 
 __device__ __forceinline__ int part_of(int count, int block) {
@@ -56,7 +55,6 @@ __device__ __forceinline__ void find_dense(Share& share, int num_row_tiles) {
     share.first_dense = part_of(DENSE * num_row_tiles, blockIdx.x);
     share.num_dense = part_of(DENSE * num_row_tiles, blockIdx.x + 1) - share.first_dense;
     share.per_unit = 1.0f / (float)num_row_tiles;
-    share.per_block = 0xFFFFFFFFu / gridDim.x + 1;           // 0 for one block, which has all
 }
 
 // The first of the experts' items that begins at this weight of them or behind it.
@@ -68,25 +66,16 @@ __device__ __forceinline__ int item_at(int weight, int num_wide) {
 }
 
 // Behind find_dense. So many experts that all blocks have as much work in all, but for an item;
-// where there are few, all as much of the experts. Each item is one block's.
+// where there are few, all as much of the experts. Each item is one block's. experts_hit, wide_hit:
+// distinct experts, and those of more than 8 rows.
 template <class Part>
-__device__ __forceinline__ void find_experts(Share& share, const Work& work, const Hits& hits) {
+__device__ __forceinline__ void find_experts(Share& share, const Work& work, int experts_hit,
+                                             int wide_hit) {
     const int tiles = work.num_row_tiles;
-#if !LISTED
-    // as below, with items that all count as one, and without its branches and divisions: one block
-    // begins where the one before ends, whatever is lost by rounding
-    const int all = tiles * hits.num;
-    const bool few = DENSE > 0 && all < (int)gridDim.x;
-    const u32 total = all + (few ? 0 : DENSE * tiles);
-    const int dense = few ? 0 : share.first_dense, own = few ? 0 : share.num_dense;
-    share.first_expert = (int)__umulhi(total * blockIdx.x, share.per_block) - dense;
-    const int next = (int)__umulhi(total * (blockIdx.x + 1), share.per_block) - dense - own;
-    const int end = blockIdx.x + 1 == gridDim.x ? all : min(next, all);
-    share.num_items = share.num_dense + max(end - share.first_expert, 0);
-#else
     const int per_dense = work.num_tokens > 8 ? Part::wide : Part::narrow;
-    const int num_wide = BLOCKS == 1 ? 0 : hits.wide * tiles;
-    const int experts = (Part::wide - Part::narrow) * num_wide + Part::narrow * tiles * hits.num;
+    const int num_wide = BLOCKS == 1 ? 0 : wide_hit * tiles;
+    const int experts = (Part::wide - Part::narrow) * num_wide
+        + Part::narrow * tiles * experts_hit;
     const int dense = per_dense * DENSE * tiles;
     int begin, end;
     // else a block may have more of the dense MLP than its share, and a later one begin earlier
@@ -100,9 +89,8 @@ __device__ __forceinline__ void find_experts(Share& share, const Work& work, con
     }
     share.first_expert = item_at<Part>(begin, num_wide);
     // a step of padding alone hits none: what the division leaves over is no item then
-    const int last = min(item_at<Part>(end, num_wide), tiles * hits.num);
+    const int last = min(item_at<Part>(end, num_wide), tiles * experts_hit);
     share.num_items = share.num_dense + max(last - share.first_expert, 0);
-#endif
 }
 
 __device__ __forceinline__ Place place_of(const Share& share, int item, int num_row_tiles) {
@@ -135,6 +123,12 @@ __device__ __forceinline__ int next_item(const Share& share, int item) {
 template <class Part>
 __device__ __forceinline__ int part_of_team() { return threadIdx.x / WARP % Part::split; }
 
+// Rows that a unit has, and the n-th one's token or pair.
+__device__ __forceinline__ int num_rows(const Work& work, const Routing& routing, int unit) {
+    if (unit < DENSE) return work.num_tokens;
+    return routing.count[unit - DENSE];
+}
+
 __device__ __forceinline__ int row_of(const Routing& routing, int unit, int n) {
-    return row_of(routing, unit, n, DENSE);
+    return unit < DENSE ? n : routing.pairs[routing.first[unit - DENSE] + n];
 }

@@ -71,8 +71,7 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     find_dense(share, num_row_tiles);
     share.num_items = share.num_dense;
     int item = first_item<GateUp>(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false, 0};
-    open_ring(ring, lane);
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false};
     constexpr int OWN_STAGES = (GateUp::item_tiles + STAGE_TILES - 1) / STAGE_TILES;
     constexpr int EARLY = STAGES - 1 < OWN_STAGES ? STAGES - 1 : OWN_STAGES;
     begin_item(ring, chain.gate_up, routing, lane);
@@ -85,10 +84,10 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     clear_routing(routing, THREADS);
     wait_for_previous_kernel();
     allow_next_kernel();
-    const Hits hits = read_routing(routing, expert_ids, num_pairs, THREADS);
-    find_experts<GateUp>(share, chain.gate_up.work, hits);
+    read_routing(routing, expert_ids, num_pairs, THREADS);
+    find_experts<GateUp>(share, chain.gate_up.work, routing.num_hit, routing.num_wide);
     find_dense(chain.down.share, num_down_tiles);
-    find_experts<Down>(chain.down.share, chain.down.work, hits);
+    find_experts<Down>(chain.down.share, chain.down.work, routing.num_hit, routing.num_wide);
     if (requested == 0) {
         ring.down = item >= share.num_items;
         if (ring.down) ring.item = first_item<Down>();
@@ -98,15 +97,14 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     for (; requested < STAGES - 1; ++requested) request_next(ring, chain, routing, lane);
 
     const GateUpRows first = {inner, dense_inner, x, dense_x};
-    UnitRows own = UNIT_UNKNOWN;
     for (int done = 0; item < share.num_items;) {
         const Place at = place_of(chain.gate_up, item);
-        find_rows(own, routing, at.unit, num_pairs / CHOSEN, DENSE, lane);
-        if (BLOCKS == 2 && own.count() > 8)
-            gate_up_item<GateUp, BLOCKS>(first, at, own.count(), num_row_tiles, halves, ring, chain,
+        const int count = num_rows(chain.gate_up.work, routing, at.unit);
+        if (BLOCKS == 2 && count > 8)
+            gate_up_item<GateUp, BLOCKS>(first, at, count, num_row_tiles, halves, ring, chain,
                                          routing, lane);
         else
-            gate_up_item<GateUp, 1>(first, at, own.count(), num_row_tiles, halves, ring, chain, routing,
+            gate_up_item<GateUp, 1>(first, at, count, num_row_tiles, halves, ring, chain, routing,
                                     lane);
         item = next_item<GateUp>(share, item);
         ++done;
@@ -123,14 +121,14 @@ moe_chain(u16* results, float* dense_parts, u16* inner, u16* dense_inner, u32* a
     for (item = first_item<Down>(); item < chain.down.share.num_items;
          item = next_item<Down>(chain.down.share, item)) {
         const Place at = place_of(chain.down, item);
-        find_rows(own, routing, at.unit, num_pairs / CHOSEN, DENSE, lane);
+        const int count = num_rows(chain.down.work, routing, at.unit);
         u32* counter = arrivals + at.unit * ARRIVALS_APART;
         if (at.unit != ready) wait_for_arrivals(counter, all);
         ready = at.unit;
         pass_arrivals(counter, last);
-        if (BLOCKS == 2 && own.count() > 8)
-            down_item<Down, BLOCKS>(second, at, own.count(), none, ring, chain.down, routing, lane);
+        if (BLOCKS == 2 && count > 8)
+            down_item<Down, BLOCKS>(second, at, count, none, ring, chain.down, routing, lane);
         else
-            down_item<Down, 1>(second, at, own.count(), none, ring, chain.down, routing, lane);
+            down_item<Down, 1>(second, at, count, none, ring, chain.down, routing, lane);
     }
 }

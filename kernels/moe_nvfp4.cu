@@ -39,7 +39,9 @@
 // MIN_BLOCKS, SPLIT (warps of an item: 1, or 2 where COLUMNS is a multiple of 128), STAGE_TILES and
 // STAGES of the ring, ACTIVATIONS and WIDE_ACTIVATIONS (tiles of them in flight for up to 8 and for
 // more rows, divisors of STAGE_TILES), ONE_BODY (expert_items.cuh), WIDE, NARROW; 0 also
-// FETCH_DENSE. Dynamic shared memory: the rings.
+// FETCH_DENSE and WARM (1: rows are listed once before the wait, too, from whatever ids lie there, so
+// that the instructions are at hand behind it: each line of them is waited for the first time).
+// Dynamic shared memory: the rings.
 
 #if ENTRY != 2
 
@@ -65,8 +67,7 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
     find_dense(job.share, num_row_tiles);
     job.share.num_items = job.share.num_dense;
     int item = first_item<Part>(), requested = 0;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false, 0};
-    open_ring(ring, lane);
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, false};
     constexpr int OWN_STAGES = (Part::item_tiles + STAGE_TILES - 1) / STAGE_TILES;
     constexpr int EARLY = STAGES - 1 < OWN_STAGES ? STAGES - 1 : OWN_STAGES;
     begin_item(ring, job, routing, lane);
@@ -77,32 +78,29 @@ moe_nvfp4_gate_up(u16* __restrict__ inner, u16* __restrict__ dense_inner, const 
 #endif
     // one row's share is known before its experts are, unless it is padding
     const bool alone = num_pairs == CHOSEN;
-    if (alone) find_experts<Part>(job.share, job.work, {CHOSEN, 0});
-    // Once before the wait with whatever ids lie there, so that the instructions are at hand behind it
-    // (WARM): a launch waits for the memory for each line of them.
-    Hits hits;
+    if (alone) find_experts<Part>(job.share, job.work, CHOSEN, 0);
 #pragma unroll 1
     for (int turn = 1 - WARM; turn < 2; ++turn) {
         clear_routing(routing, THREADS);
-        if (turn) {
+        if (turn == 1) {
             wait_for_previous_kernel();
             allow_next_kernel(); // not before: moe_nvfp4_down reads the routing without a wait
         }
-        hits = read_routing(routing, expert_ids, num_pairs, THREADS);
-        if (!alone || hits.num == 0) find_experts<Part>(job.share, job.work, hits);
+        read_routing(routing, expert_ids, num_pairs, THREADS);
+        if (!alone || routing.num_hit == 0)
+            find_experts<Part>(job.share, job.work, routing.num_hit, routing.num_wide);
         if (requested == 0) begin_item(ring, job, routing, lane);
     }
     for (; requested < STAGES - 1; ++requested) request_next(ring, job, routing, lane);
     const GateUpRows to = {inner, dense_inner, x, dense_x};
-    UnitRows own = UNIT_UNKNOWN;
     for (; item < job.share.num_items; item = next_item<Part>(job.share, item)) {
         const Place at = place_of(job, item);
-        find_rows(own, routing, at.unit, job.work.num_tokens, DENSE, lane);
-        if (BLOCKS == 2 && own.count() > 8)
-            gate_up_item<Part, BLOCKS>(to, at, own.count(), num_row_tiles, halves, ring, job, routing,
+        const int count = num_rows(job.work, routing, at.unit);
+        if (BLOCKS == 2 && count > 8)
+            gate_up_item<Part, BLOCKS>(to, at, count, num_row_tiles, halves, ring, job, routing,
                                        lane);
         else
-            gate_up_item<Part, 1>(to, at, own.count(), num_row_tiles, halves, ring, job, routing, lane);
+            gate_up_item<Part, 1>(to, at, count, num_row_tiles, halves, ring, job, routing, lane);
     }
 }
 
@@ -123,26 +121,24 @@ moe_nvfp4_down(u16* __restrict__ results, float* __restrict__ dense_parts, const
     allow_next_kernel();
     // gate_up let this launch begin after its own wait: the routing is complete, inner is not
     clear_routing(routing, THREADS);
-    const Hits hits = read_routing(routing, expert_ids, num_pairs, THREADS);
+    read_routing(routing, expert_ids, num_pairs, THREADS);
     find_dense(job.share, num_row_tiles);
-    find_experts<Part>(job.share, job.work, hits);
+    find_experts<Part>(job.share, job.work, routing.num_hit, routing.num_wide);
     int item = first_item<Part>();
     if (item >= job.share.num_items) return;
-    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, true, 0};
-    open_ring(ring, lane);
+    Ring ring = {slots_of(threadIdx.x / WARP, lane), 0, 0, item, 0, {}, 0, true};
     begin_item(ring, job, routing, lane);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) request_next(ring, job, routing, lane);
     wait_for_previous_kernel();
     const DownRows to = {results, dense_parts, inner, dense_inner, num_outputs};
-    UnitRows own = UNIT_UNKNOWN;
     for (; item < job.share.num_items; item = next_item<Part>(job.share, item)) {
         const Place at = place_of(job, item);
-        find_rows(own, routing, at.unit, job.work.num_tokens, DENSE, lane);
-        if (BLOCKS == 2 && own.count() > 8)
-            down_item<Part, BLOCKS>(to, at, own.count(), halves, ring, job, routing, lane);
+        const int count = num_rows(job.work, routing, at.unit);
+        if (BLOCKS == 2 && count > 8)
+            down_item<Part, BLOCKS>(to, at, count, halves, ring, job, routing, lane);
         else
-            down_item<Part, 1>(to, at, own.count(), halves, ring, job, routing, lane);
+            down_item<Part, 1>(to, at, count, halves, ring, job, routing, lane);
     }
 }
 

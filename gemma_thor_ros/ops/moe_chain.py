@@ -67,7 +67,7 @@ def spec(hidden_size: int, expert_size: int, num_tokens: int, num_chosen: int, n
     assert down['SPLIT'] == 1, down
     own = {f'DOWN_{name}': down[name] for name in (
         'COLUMNS', 'ACTIVATIONS', 'WIDE_ACTIVATIONS', 'WIDE', 'NARROW')}
-    del constants['ENTRY']
+    del constants['ENTRY'], constants['WARM']
     several = constants['COLUMN_TILES'] // constants['SPLIT'] > constants['STAGE_TILES']
     return KernelSpec.of('moe_chain', **{**constants, **own, 'ONE_BODY': int(several),
                                          **override})

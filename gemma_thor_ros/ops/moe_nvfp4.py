@@ -30,8 +30,6 @@ _STAGE_TILES, _STAGES = 4, 3             # of a warp's ring: 54 KB a block, so i
 _FEW_STAGES = 2                          # of it for up to 8 tokens, who wait for it less often
 _RESIDENT = 2                            # blocks of a multiprocessor at once
 KINDS = (1, 8, MAX_TOKENS)               # as many tokens as each kind of launch takes at most
-_LISTED = 1                              # rows by expert: for all of them before the first weights
-_BULK, _WARM = 0, 0                      # copies by the engine; routing's instructions at hand
 _RESERVED = 1024                         # bytes of shared memory that each block takes besides
 
 
@@ -223,7 +221,8 @@ def gate_up_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: in
     """
     constants = {**_constants(0, columns, num_tokens, num_chosen, num_experts, hardware, dense),
                  'SPLIT': 2 if columns % (2 * TILE_COLUMNS) == 0 else 1,
-                 'FETCH_DENSE': int(dense > 0), 'WIDE': 3, 'NARROW': 2}
+                 'FETCH_DENSE': int(dense > 0), 'WIDE': 3, 'NARROW': 2,
+                 'WARM': int(blocks_of(num_tokens) > 1)}         # few rows are listed soon
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_gate_up', **{**constants, **override})
 
 
@@ -244,8 +243,7 @@ def _constants(entry: int, columns: int, num_tokens: int, num_chosen: int, num_e
         'STAGES': _STAGES if blocks > 1 else _FEW_STAGES,
         'SPLIT': 1, 'ACTIVATIONS': 4, 'WIDE_ACTIVATIONS': 2, 'ONE_BODY': 0,
         'WIDE': 5, 'NARROW': 4, 'BLOCKS': blocks, 'CHOSEN': num_chosen,
-        'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense,
-        'LISTED': _LISTED, 'BULK': _BULK, 'WARM': _WARM}
+        'NUM_EXPERTS': num_experts, 'E2M1_HARDWARE': int(hardware), 'DENSE': dense}
 
 
 def combine_spec(num_chosen: int) -> KernelSpec:

@@ -19,8 +19,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <utility>
 #include <vector>
 
 #define __device__
@@ -332,14 +330,6 @@ inline u32 __reduce_max_sync(u32, u32 x) {
 
 inline u32 __reduce_min_sync(u32 mask, u32 x) { return ~__reduce_max_sync(mask, ~x); }
 
-inline u32 __reduce_or_sync(u32, u32 x) {
-    const u64 word = x;
-    const auto all = emulator::exchange(&word, 1);
-    u64 either = 0;
-    for (int lane = 0; lane < 32; ++lane) either |= all[lane][0];
-    return (u32)either;
-}
-
 inline int __reduce_add_sync(u32, int x) {
     const u64 word = (u32)x;
     const auto all = emulator::exchange(&word, 1);
@@ -414,7 +404,6 @@ inline float __int2float_rn(int x) { return (float)x; }
 inline u64 __float2ull_rz(float x) { return (u64)x; }
 inline int __float2int_rn(float x) { return (int)rintf(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz((u32)x); }
-inline u32 __umulhi(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
 inline int __popc(u32 x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline void sincospif(float x, float* s, float* c) {
@@ -528,54 +517,6 @@ template <int PENDING> void wait_for_copies() {
         else memset(copies[count].to, 0, copies[count].size);
     }
     copies.erase(copies.begin(), copies.begin() + count);
-}
-
-// Of bulk_copies.cuh: a phase's runs come when somebody waits for it.
-namespace emulator {
-
-struct Run {
-    void* to;
-    const void* from;
-    size_t size;
-};
-
-struct Arrival {
-    std::vector<Run> runs;
-    u32 expected = 0, phases = 0;
-};
-
-static std::map<std::pair<int, SharedAddress>, Arrival> arrivals;     // by block and place
-
-inline Arrival& arrival_at(SharedAddress place) { return arrivals[{rank, place}]; }
-
-}  // namespace emulator
-
-inline void make_arrival(SharedAddress place) { emulator::arrival_at(place) = {}; }
-
-inline void publish_arrivals() {}
-
-inline void expect_bytes(SharedAddress place, u32 num_bytes) {
-    if (emulator::arrival_at(place).expected > 0) abort();       // the phase before has not ended
-    emulator::arrival_at(place).expected = num_bytes;
-}
-
-inline void copy_run(SharedAddress to, const void* from, u32 num_bytes, SharedAddress place) {
-    emulator::arrival_at(place).runs.push_back({(void*)to, from, num_bytes});
-}
-
-inline void wait_for_arrival(SharedAddress place, u32 parity) {
-    emulator::Arrival& arrival = emulator::arrival_at(place);
-    while (arrival.phases % 2 == parity && arrival.expected == 0) emulator::yield();
-    if (arrival.phases % 2 != parity) return;
-    u32 size = 0;
-    for (const auto& run : arrival.runs) {
-        memcpy(run.to, run.from, run.size);
-        size += run.size;
-    }
-    if (size != arrival.expected) abort();
-    arrival.runs.clear();
-    arrival.expected = 0;
-    ++arrival.phases;
 }
 
 // Of cluster.cuh.
