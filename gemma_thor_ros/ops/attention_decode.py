@@ -150,7 +150,7 @@ def _by_window(sizes: dict[str, int], window: int, max_rows: int) -> bool:
             and attention_window.serves(sizes['D'], sizes['Q'] // heads, heads, window))
 
 
-def _once(head_dim: int, queries: int, window: int | None) -> dict[str, int]:
+def _once(head_dim: int, queries: int, window: int | None) -> dict[str, Any]:
     """Several rows of one sequence in a window: blocks of one tile each."""
     return {'ONCE': 1} if window and queries * (head_dim // 128) > _MAX_FUSED else {}
 

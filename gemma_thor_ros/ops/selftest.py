@@ -320,9 +320,9 @@ def _attention(stream: Any) -> tuple[Array, Array]:
         device.put(positions), table, (scales, scales), 1e-6, stream)
     stream.synchronize()
     rows, out = slice(length - _ROWS, length), _out(_ROWS, heads, dim)
-    scratch = attention_decode.AttentionScratch(
-        *(device.zeros((_ROWS, heads, 2, size), np.float32) for size in (dim, 2)),
-        device.zeros(heads * 16, np.uint32))
+    partial, sums = (device.zeros((_ROWS, heads, 2, size), np.float32) for size in (dim, 2))
+    tickets = device.zeros(heads * 16, np.uint32)
+    scratch = attention_decode.AttentionScratch(partial, sums, tickets)
     attention_decode.attention_decode(
         out, q[rows], k_pages, v_pages, scratch,
         device.put(np.array([[0, _ROWS, length - _ROWS, 0]], np.int32)), table, (scales, scales),

@@ -17,6 +17,7 @@ import pytest
 
 from gemma_thor_ros.ops import (
     attention_decode,
+    attention_window,
     draft_heads,
     draft_rows,
     gemm_affine,
@@ -54,6 +55,8 @@ WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8),
           # pages, K by copies and V of a tile, a turn and the norm's weights
           (attention_decode.append_spec(256, 2, 8, 64, 1024, True, True, 128), 1 + 4 + 16 + 1 + 2),
+          # K and V of two chunks, their pages, the row's place, two scales
+          (attention_window.spec(256, 2, 8, 64, 1024, True, 8), 2 * (16 + 4 + 1) + 1 + 2),
           (gemm_bf16.spec(5632, 16, False), 2 * 4), (gemm_bf16.spec(2816, 16, False, 'silu'), 8),
           (STREAM_BF16, 2 * 11),
           (draft_heads.spec(128, 32, 8, 48, 64), 5), (draft_rows.spec('draft_add_norm', 2816), 2)]
@@ -70,10 +73,11 @@ def archs() -> ModuleType:
 
 
 def early_loads(archs: ModuleType, spec: KernelSpec) -> int:
-    """Global loads before the wait for the kernel before."""
+    """Global loads before the wait for the kernel before, but that of blocks without work."""
     code = archs.machine_code(compiler.compile_spec(spec, ARCH).cubin, spec.entry)
-    assert 'ACQBULK' in code
-    return sum(name.startswith('LDG') for name in code[:code.index('ACQBULK')])
+    waits = [i for i, name in enumerate(code) if name == 'ACQBULK']
+    work = [i for i in waits if 'EXIT' not in code[i + 1:i + 3]]
+    return sum(name.startswith('LDG') for name in code[:(work or waits)[0]])
 
 
 @pytest.mark.parametrize(('spec', 'count'), WANTED, ids=[
