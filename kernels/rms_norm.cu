@@ -172,11 +172,7 @@ rms_norm_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const void* 
     const Row weight = load_weight(wa, column);
     wait_for_previous_kernel();
     Row residual = load_f32(x + row * H, column);
-    // The assembler would request the residual when the branch's sum is made, a second read from the
-    // L2 cache after the first. The sum needs it now, by nothing: the grid has one row of blocks.
-    const u32 none = gridDim.y - 1;
-    const u32 nothing = (__float_as_uint(residual.x[0]) | __float_as_uint(residual.x[4])) & none;
-    const Row branch = sum_a(request_a(a, row, column), nothing);
+    const Row branch = sum_a(request_a(a, row, column));
     const float inverse = inverse_rms(block_sum(squares(branch), room[0], WARPS), eps);
     const Row normed = scaled(branch, inverse, weight);
 #pragma unroll
