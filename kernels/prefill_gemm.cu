@@ -17,17 +17,16 @@
 // One block does 16 ROW_TILES ROW_WARPS weight rows for WARP_TOKENS TOKEN_WARPS tokens over all of
 // M. Weights go from memory into the registers of the A operand, AHEAD column tiles less a half
 // ahead, and are decoded there, once for WARP_TOKENS tokens; few tokens leave little to do in the
-// time of a read, so that small tiles are bound by it and want AHEAD above 1. With STAGED they
-// come through the stages of shared memory instead, STAGES - 1 column tiles ahead. Activations go
-// through STAGES of shared memory, 64 columns each, by asynchronous copies. A lane reads the B operands of two steps as 16 bytes;
+// time of a read, so that small tiles are bound by it and want AHEAD above 1. Activations go through STAGES of shared memory,
+// 64 columns each, by asynchronous copies. A lane reads the B operands of two steps as 16 bytes;
 // vectors of odd rows have their halves swapped, so that eight lanes meet all banks.
 // A sum runs over M in one accumulator, in the order of the column tiles: neither the number of
 // rows nor a row's place nor the size of the tiles changes a bit.
 //
 // PRECOND: M and N multiples of 8; x, w and out 16-byte aligned
-// PRECOND: shared memory of max(STAGES STAGE_BYTES, 8 WARP_TOKENS PITCH) bytes
+// PRECOND: shared memory of max(STAGES TOKENS 128, 8 WARP_TOKENS PITCH) bytes
 // Constants: ENTRY (0 prefill_gemm, 1 prefill_experts, 2 prefill_gemm_bf16), WARP_TOKENS (a
-// multiple of 16), TOKEN_WARPS, ROW_TILES, STAGES, AHEAD, STAGED, GEGLU, MIN_BLOCKS.
+// multiple of 16), TOKEN_WARPS, ROW_TILES, STAGES, AHEAD, GEGLU, MIN_BLOCKS.
 
 #include "prefill_tile.cuh"
 
@@ -36,10 +35,7 @@
 #define TOKENS (WARP_TOKENS * TOKEN_WARPS)
 #define NB (WARP_TOKENS / 8)
 #define COPIES ((TOKENS + 31) / 32)      // rows of which a thread copies 16 bytes a stage
-#define ROWS_BYTES (TOKENS * TILE_COLUMNS * 2)
-#define BLOCK_TILES (ROW_WARPS * ROW_TILES)
-#define SCALES_AT (ROWS_BYTES + BLOCK_TILES * TILE_CODE_VECTORS * 16)
-#define STAGE_BYTES (STAGED ? SCALES_AT + BLOCK_TILES * TILE_SCALE_WORDS * 4 : ROWS_BYTES)
+#define STAGE_BYTES (TOKENS * TILE_COLUMNS * 2)
 #define TILE_OUTPUTS (GEGLU ? 8 : 16)
 #define WARP_OUTPUTS (ROW_TILES * TILE_OUTPUTS)
 #define PITCH (WARP_OUTPUTS * 2 + 16)    // of a token's results in shared memory
@@ -88,55 +84,9 @@ struct Source {
     int column_tiles, num_row_tiles;     // row tiles that are left
 };
 
-// tile: the first row tile of all, a warp's; with STAGED a block's, whose threads share the copies.
-__device__ __forceinline__ Source source_of(const uint4* codes, const u32* scales, u64 tile,
-                                            int column_tiles, int num_row_tiles, int lane) {
-    const int word = STAGED ? threadIdx.x % (TILE_SCALE_WORDS / 4) * 4 : lane >> 1;
-    tile *= column_tiles;
-    return {codes + tile * TILE_CODE_VECTORS + lane, scales + tile * TILE_SCALE_WORDS + word,
-            column_tiles, num_row_tiles};
-}
-
 struct Weights {
     WeightTile tiles[ROW_TILES];
 };
-
-#if STAGED
-
-// A block's weights of one column tile, by all of its threads; zeros past the last row tile.
-__device__ __forceinline__ void copy_tiles(u8* stage, const Source& from, int column_tile) {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-#pragma unroll
-    for (int k = 0; k < (BLOCK_TILES + WARPS - 1) / WARPS; ++k) {
-        const int r = k * WARPS + warp;
-        if (BLOCK_TILES % WARPS && r >= BLOCK_TILES) break;
-        const u32 tile = r * from.column_tiles + column_tile;
-        const bool real = r < from.num_row_tiles;
-        copy_async(stage + ROWS_BYTES + (r * TILE_CODE_VECTORS + lane) * 16,
-                   from.codes + (real ? tile * TILE_CODE_VECTORS : 0), real);
-    }
-    if (threadIdx.x < BLOCK_TILES * (TILE_SCALE_WORDS / 4)) {
-        const int r = threadIdx.x / (TILE_SCALE_WORDS / 4);
-        const u32 tile = r * from.column_tiles + column_tile;
-        const bool real = r < from.num_row_tiles;
-        copy_async(stage + SCALES_AT + threadIdx.x * 16,
-                   from.scales + (real ? tile * TILE_SCALE_WORDS : 0), real);
-    }
-}
-
-// A warp's weights of a stage.
-__device__ __forceinline__ void read_tiles(Weights& w, const u8* stage, int row_warp, int lane) {
-#pragma unroll
-    for (int r = 0; r < ROW_TILES; ++r) {
-        const int tile = row_warp * ROW_TILES + r;
-        w.tiles[r].codes = *(const uint4*)(
-            stage + ROWS_BYTES + (tile * TILE_CODE_VECTORS + lane) * 16);
-        w.tiles[r].scales = *(const u32*)(
-            stage + SCALES_AT + (tile * TILE_SCALE_WORDS + (lane >> 1)) * 4);
-    }
-}
-
-#endif
 
 __device__ __forceinline__ void load_tiles(Weights& w, const Source& from, int column_tile,
                                            int lane) {
@@ -196,7 +146,7 @@ __device__ __forceinline__ void multiply_stage(Sums& acc, const u8* stage, Weigh
     for (int h = 0; h < 2; ++h) {
         u32 a[ROW_TILES][8];
         operands(a, w, h);
-        if (!STAGED && h == 1 && has_next) load_tiles(w, source, next, lane);
+        if (h == 1 && has_next) load_tiles(w, source, next, lane);
 #pragma unroll
         for (int m = 0; m < NB; m += 2) {
             const uint4 b[2] = {rows[m * 64 + ((4 * h + t) ^ (g & 1) << 2)],
@@ -220,16 +170,8 @@ __device__ __forceinline__ void multiply_stage(Sums& acc, const u8* stage, Weigh
 typedef Weights Prefetched[AHEAD];
 
 // The first column tiles.
-__device__ __forceinline__ void load_first(Prefetched& w, u8* shared, const Source& source,
-                                           int columns, int lane) {
-#if STAGED
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) {
-        if (s == 0 || s * TILE_COLUMNS < columns)
-            copy_tiles(shared + s * STAGE_BYTES, source, s);
-    }
-    return;
-#endif
+__device__ __forceinline__ void load_first(Prefetched& w, const Source& source, int columns,
+                                           int lane) {
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k) {
         if (k == 0 || k * TILE_COLUMNS < columns) load_tiles(w[k], source, k, lane);
@@ -258,14 +200,8 @@ __device__ __forceinline__ void multiply_all(Sums& acc, u8* shared, Prefetched& 
             const int ahead = tile + STAGES - 1, free = stage == 0 ? STAGES - 1 : stage - 1;
             if (ahead < column_tiles) {
                 copy_stage(shared + free * STAGE_BYTES, rows, x, ahead, columns);
-#if STAGED
-                copy_tiles(shared + free * STAGE_BYTES, source, ahead);
-#endif
             }
             commit_copies();
-#if STAGED
-            read_tiles(w[k], shared + stage * STAGE_BYTES, threadIdx.x / WARP / TOKEN_WARPS, lane);
-#endif
             multiply_stage(acc, shared + stage * STAGE_BYTES, w[k], source, tile + AHEAD,
                            tile + AHEAD < column_tiles, token_warp, lane);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -317,12 +253,13 @@ prefill_gemm(u16* __restrict__ out, const u16* x, const uint4* __restrict__ code
     const int token_warp = warp % TOKEN_WARPS, first_token = blockIdx.y * TOKENS;
     const int row_tile = (blockIdx.x * ROW_WARPS + warp / TOKEN_WARPS) * ROW_TILES;
     const int column_tiles = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
-    const int source_tile = STAGED ? blockIdx.x * BLOCK_TILES : row_tile;
-    const Source source = source_of(codes, scales, source_tile, column_tiles,
-                                    num_row_tiles - source_tile, lane);
+    const u64 tile = (u64)row_tile * column_tiles;
+    const Source source = {codes + tile * TILE_CODE_VECTORS + lane,
+                           scales + tile * TILE_SCALE_WORDS + (lane >> 1), column_tiles,
+                           num_row_tiles - row_tile};
     allow_next_kernel();
     Prefetched w;
-    load_first(w, shared, source, columns, lane);
+    load_first(w, source, columns, lane);
     wait_for_previous_kernel();
     Rows rows;
 #pragma unroll
@@ -362,11 +299,12 @@ prefill_experts(u16* __restrict__ out, const u16* x, const int* order, const int
     const int row_tile = (blockIdx.x * ROW_WARPS + warp / TOKEN_WARPS) * ROW_TILES;
     const int column_tiles = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const u64 all_row_tile = (u64)item.x * num_row_tiles + row_tile;
-    const int source_tile = STAGED ? blockIdx.x * BLOCK_TILES : row_tile;
-    const Source source = source_of(codes, scales, (u64)item.x * num_row_tiles + source_tile,
-                                    column_tiles, num_row_tiles - source_tile, lane);
+    const u64 tile = all_row_tile * column_tiles;
+    const Source source = {codes + tile * TILE_CODE_VECTORS + lane,
+                           scales + tile * TILE_SCALE_WORDS + (lane >> 1), column_tiles,
+                           num_row_tiles - row_tile};
     Prefetched w;
-    load_first(w, shared, source, columns, lane);
+    load_first(w, source, columns, lane);
     Rows rows;
 #pragma unroll
     for (int j = 0; j < COPIES; ++j) {
@@ -410,7 +348,7 @@ prefill_gemm_bf16(u16* __restrict__ out, const u16* x, const u16* __restrict__ w
     }
     allow_next_kernel();
     Prefetched w;
-    load_first(w, shared, source, columns, lane);
+    load_first(w, source, columns, lane);
     wait_for_previous_kernel();
     Rows rows;
 #pragma unroll

@@ -93,7 +93,7 @@ def _constants(entry: int, shape: tuple[int, ...], **others: int) -> dict[str, i
     warp_tokens, token_warps, row_tiles, stages, ahead = shape
     sums = row_tiles * warp_tokens       # a warp's; what is left of the registers, for more blocks
     return {'ENTRY': entry, 'WARP_TOKENS': warp_tokens, 'TOKEN_WARPS': token_warps,
-            'ROW_TILES': row_tiles, 'STAGES': stages, 'AHEAD': ahead, 'STAGED': 0,
+            'ROW_TILES': row_tiles, 'STAGES': stages, 'AHEAD': ahead,
             'MIN_BLOCKS': 2 if sums <= 64 else 1, **others}
 
 
@@ -109,11 +109,7 @@ def row_blocks(constants: dict[str, int], num_row_tiles: int) -> int:
 
 def shared_bytes(constants: dict[str, int]) -> int:
     """Dynamic shared memory: the stages, and after them the results."""
-    stage = tokens(constants) * TILE_COLUMNS * 2
-    if constants['STAGED']:
-        rows = TILE_ROWS * constants['ROW_TILES'] * (WARPS // constants['TOKEN_WARPS'])
-        stage += rows * TILE_COLUMNS * 9 // 16
-    stages = constants['STAGES'] * stage
+    stages = constants['STAGES'] * tokens(constants) * TILE_COLUMNS * 2
     outputs = constants['ROW_TILES'] * (8 if constants['GEGLU'] else 16)
     return max(stages, WARPS * constants['WARP_TOKENS'] * (outputs * 2 + 16))
 
