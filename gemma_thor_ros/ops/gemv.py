@@ -18,8 +18,9 @@ MOST_TILES = 16                          # row tiles of a block
 _RESERVED_BYTES = 1024                   # of a multiprocessor's shared memory, for each block
 FEW = MULTIPROCESSORS * 9 // 2           # row tiles
 _FEW_WARPS = 11                          # of a block that has a multiprocessor's share to itself
-_HELD_TILES = 4                          # of the row in registers, at most
+_HELD_TILES = 4                          # of the row in registers, at most; 0: none
 _HELD_ROW_TILES = 4096
+_HELD_FORMATS = (False, True)            # NVFP4, affine codes
 _REGISTERS = 65536                       # of a multiprocessor
 _RING_BYTES = 9000                       # of a warp, at most
 # (tiles of a stage, stages of a ring), best first. All stages but one are under way; a stage's own
@@ -35,14 +36,20 @@ _TILE_BYTES = 576
 _TUNED: dict[bool, dict[tuple[int, int], tuple[int, int, int]]] = {
     False: {
         (44, 512): (2, 2, 2), (44, 576): (2, 2, 2), (44, 16384): (4, 3, 1),
-        (60, 512): (4, 2, 1), (60, 544): (4, 2, 1), (60, 1920): (4, 4, 1), (60, 16384): (2, 3, 1),
-        (64, 240): (2, 3, 1), (128, 240): (2, 3, 1), (240, 240): (3, 3, 1),
+        (60, 512): (2, 2, 2), (60, 544): (2, 6, 1), (60, 1920): (4, 4, 1), (60, 16384): (2, 3, 1),
+        (64, 240): (2, 2, 2),
         (84, 1024): (3, 3, 2), (84, 2688): (2, 4, 2), (84, 16384): (2, 4, 2)},
     True: {
-        (60, 512): (4, 3, 1), (60, 544): (4, 2, 2), (60, 1920): (5, 3, 3), (60, 16384): (2, 3, 4),
-        (64, 240): (2, 2, 2), (128, 240): (4, 3, 1), (240, 240): (5, 3, 1),
+        (60, 512): (2, 3, 2), (60, 544): (4, 3, 1), (60, 1920): (2, 6, 4), (60, 16384): (2, 3, 4),
+        (64, 240): (2, 3, 1), (128, 240): (4, 3, 1), (240, 240): (5, 3, 1),
         (84, 1024): (3, 4, 3), (84, 1152): (6, 3, 2), (84, 2688): (4, 3, 3),
         (84, 16384): (4, 3, 3), (128, 336): (4, 6, 1), (336, 336): (4, 5, 1)}}
+# What is fastest beside held rows, from a walk over all shapes of the 12B at once.
+_TUNED_HELD: dict[bool, dict[tuple[int, int], tuple[int, int, int]]] = {
+    False: {(60, 512): (4, 2, 1), (60, 544): (4, 2, 1), (64, 240): (2, 3, 1),
+            (128, 240): (2, 3, 1), (240, 240): (3, 3, 1)},
+    True: {(60, 512): (4, 3, 1), (60, 544): (4, 2, 2), (60, 1920): (5, 3, 3),
+           (64, 240): (2, 2, 2)}}
 
 
 class Share(NamedTuple):
@@ -69,21 +76,26 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
         return None
     fixed = {'COLUMNS': columns, 'COLUMN_TILES': column_tiles, 'K_WARPS': warps,
              'WARP_TILES': tiles}
-    tuned = None if tile_bytes != _TILE_BYTES else _TUNED[sums > 0].get(
-        (column_tiles, num_row_tiles))
+    tuned = _tuned(sums > 0, (column_tiles, num_row_tiles)) if tile_bytes == _TILE_BYTES else None
     for stage_tiles, stages, resident in _choices(tuned, num_row_tiles, warps, tiles):
         found = {**fixed, 'STAGE_TILES': stage_tiles, 'STAGES': stages, 'MIN_BLOCKS': resident,
                  **override}
         # eight registers a tile, beside 72; a head is slower with them (bench/LOG.md)
         threads = found['MIN_BLOCKS'] * warps * 32
-        found.setdefault('HELD', int(tiles <= _HELD_TILES and num_row_tiles <= _HELD_ROW_TILES
-                                     and threads * (72 + 8 * tiles) <= _REGISTERS))
+        found.setdefault('HELD', int((sums > 0) in _HELD_FORMATS and tiles <= _HELD_TILES
+                                     and num_row_tiles <= _HELD_ROW_TILES and threads * (72 + 8 * tiles) <= _REGISTERS))
         ring = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
         short = other_ring or (stage_tiles, stages, resident) == tuned or ring <= _RING_BYTES
         if (short and found['WARP_TILES'] % found['STAGE_TILES'] == 0
                 and fits(found, tile_bytes, sums, shared_limit)):
             return found
     return None
+
+
+def _tuned(affine: bool, shape: tuple[int, int]) -> tuple[int, int, int] | None:
+    """What was fastest for so many column tiles and row tiles, where that was tried."""
+    held = _TUNED_HELD[affine] if _HELD_TILES and affine in _HELD_FORMATS else {}
+    return held.get(shape) or _TUNED[affine].get(shape)
 
 
 def _choices(tuned: tuple[int, int, int] | None, num_row_tiles: int, warps: int,
