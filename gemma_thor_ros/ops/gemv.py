@@ -82,8 +82,10 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
                  **override}
         # eight registers a tile, beside 72; a head is slower with them (bench/LOG.md)
         threads = found['MIN_BLOCKS'] * warps * 32
-        found.setdefault('HELD', int((sums > 0) in _HELD_FORMATS and tiles <= _HELD_TILES
-                                     and num_row_tiles <= _HELD_ROW_TILES and threads * (72 + 8 * tiles) <= _REGISTERS))
+        held = ((sums > 0) in _HELD_FORMATS and tiles <= _HELD_TILES
+                and num_row_tiles <= _HELD_ROW_TILES
+                and threads * (72 + 8 * tiles) <= _REGISTERS)
+        found.setdefault('HELD', int(held))
         ring = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
         short = other_ring or (stage_tiles, stages, resident) == tuned or ring <= _RING_BYTES
         if (short and found['WARP_TILES'] % found['STAGE_TILES'] == 0
