@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from queue import SimpleQueue
 from types import FrameType
 
 from gemma_thor_ros.ros import packages
@@ -27,13 +28,34 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 EXIT_SECOND_SIGNAL = 130
 
 
+class End:
+    """The wish to end, told by signals and by the engine, waited for by the main thread.
+
+    Not an Event: it has a lock, and a handler that runs in the thread which is on its way into
+    wait() would wait for itself. SimpleQueue.put takes none.
+    """
+
+    def __init__(self) -> None:
+        self.told = False
+        self._wishes: SimpleQueue[None] = SimpleQueue()
+
+    def tell(self) -> None:
+        """Let wait() return; also from a signal's handler."""
+        self.told = True
+        self._wishes.put(None)
+
+    def wait(self) -> None:
+        """Until the first wish, which may have come before."""
+        self._wishes.get()
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run the node until SIGINT or SIGTERM and return the exit code.
 
     `args` are those of rclpy.init: the program's name, then what follows; None takes sys.argv.
     """
-    end = threading.Event()
-    _take_signals(end)
+    end = End()
+    take_signals(end)
     share_heaps()
     faults = packages.faults()
     if faults:
@@ -43,7 +65,7 @@ def main(args: Sequence[str] | None = None) -> int:
     return _run(list(sys.argv if args is None else args), end)
 
 
-def _run(args: list[str], end: threading.Event) -> int:
+def _run(args: list[str], end: End) -> int:
     import rclpy
     from rclpy.signals import SignalHandlerOptions
 
@@ -54,7 +76,7 @@ def _run(args: list[str], end: threading.Event) -> int:
 
     def on_engine_failed() -> None:
         failed.set()
-        end.set()
+        end.tell()
 
     try:
         rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
@@ -84,21 +106,24 @@ def _run(args: list[str], end: threading.Event) -> int:
     return code
 
 
-def _take_signals(end: threading.Event) -> None:
+def take_signals(end: End) -> None:
+    """SIGINT and SIGTERM tell the end; a second one leaves at once, with EXIT_SECOND_SIGNAL."""
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if end.is_set():
+        if end.told:
             _leave(EXIT_SECOND_SIGNAL)
-        end.set()
+        end.tell()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
 
 
 def _leave(code: int) -> None:
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:                             # a handler may have come into the middle of a write
+        os._exit(code)
 
 
 def _complain(sentence: str) -> None:
