@@ -23,7 +23,7 @@ from . import cases
 # STAGE_TILES, STAGES, PLACES, ADDERS; columns, outputs, rows, head
 WAYS = [((2, 2, 2, 2), 1408, 104, 7, False), ((1, 3, 3, 1), 704, 176, 13, True)]
 MORE_WAYS = [((4, 3, 4, 2), 2816, 112, 8, True), ((4, 2, 2, 2), 2816, 72, 4, False),
-             ((4, 2, 2, 1), 2816, 72, 16, False), ((1, 2, 1, 3), 320, 88, 16, False)]
+             ((4, 2, 2, 1), 2816, 72, 16, False), ((1, 2, 3, 3), 320, 88, 16, False)]
 
 
 def check_way(cp: Any, stream: Any, monkeypatch: pytest.MonkeyPatch, way: tuple[int, ...],
@@ -80,6 +80,13 @@ def test_a_missing_handover_shows(small: tuple[Any, Any], monkeypatch: pytest.Mo
 def test_every_way_gives_the_same_bits(small: tuple[Any, Any], full: None,
                                        monkeypatch: pytest.MonkeyPatch, way: Any) -> None:
     check_way(*small, monkeypatch, *way)
+
+
+def test_more_adders_than_places_are_refused() -> None:
+    """The third of three would take a round that has not come for the one before it."""
+    with pytest.raises(AssertionError):
+        rows_nvfp4.spec(320, 16, False, False, gemm_nvfp4.cut(320),
+                        **dict(zip(rows_nvfp4.NAMES, (1, 2, 1, 3), strict=True)))
 
 
 def test_what_is_served() -> None:
