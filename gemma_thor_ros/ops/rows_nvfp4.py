@@ -42,8 +42,8 @@ def spec(columns: int, num_tokens: int, head: bool, hardware: bool, cut: tuple[i
     parts, tiles = cut
     column_tiles = -(-columns // TILE_COLUMNS)
     assert parts * tiles == column_tiles and parts + values['ADDERS'] <= _MOST_WARPS, cut
-    # a warp that adds begins within the first round of places, and never skips one: else the parity
-    # of a round that has not come looks like that of the one before
+    # a warp that adds begins within the first round of places, and never skips one: else the
+    # parity of a round that has not come looks like that of the one before
     assert values['ADDERS'] <= values['PLACES'], values
     return KernelSpec.of(
         'rows_nvfp4', COLUMNS=columns, COLUMN_TILES=column_tiles, K_WARPS=parts, WARP_TILES=tiles,
