@@ -40,6 +40,7 @@ from gemma_thor_ros.weights.presets import PRESETS, preset_config
 PARTS = ('decode', 'fp8', 'kv', 'sequences', 'prefill', 'nodes', 'verify', 'draft', 'tower')
 _KV_DEPTHS = (4096, 32768, 131072)
 _KV_TOKENS = 256
+_PROMPTS = (512, 4096, 32768)
 LONGEST = _KV_DEPTHS[-1] + _KV_TOKENS + bench_device.CHUNK
 _VERIFY_ROWS = (4, 8, 16)
 # Of 128 experts; random routing of 16 rows among so many hits about 80, 64 and 32 of them.
@@ -109,7 +110,7 @@ def measure(bench: Bench, parts: list[str], depths: list[int], num_tokens: int,
         'decode': lambda: bench_device.decode(bench, depths, num_tokens, 'fp8', True),
         'fp8': lambda: bench_device.decode(bench, depths, 256, 'bf16'),
         'kv': lambda: measure_kv(bench), 'sequences': lambda: measure_sequences(bench),
-        'prefill': lambda: bench_device.prefill(bench, (512, 4096), 'fp8'),
+        'prefill': lambda: measure_prefill(bench),
         'nodes': lambda: bench_device.nodes(bench, (Key(1, 1, 1), Key(16, 1, 16))),
         'verify': lambda: bench_device.verify(bench, _VERIFY_ROWS, _allowed(bench.model), 1024,
                                               'fp8'),
@@ -140,6 +141,12 @@ def measure_drafts(bench: Bench, preset: str) -> None:
 def measure_sequences(bench: Bench) -> None:
     """Several sequences together, up to 16."""
     bench_device.sequences(bench, (1, 2, 4, 8, 16), 128, 256, 'fp8')
+
+
+def measure_prefill(bench: Bench) -> None:
+    """Prompts of some lengths, as long as the model goes."""
+    room = bench.model.config.max_position_embeddings - bench_device.CHUNK
+    bench_device.prefill(bench, [length for length in _PROMPTS if length <= room], 'fp8')
 
 
 def measure_kv(bench: Bench) -> None:

@@ -45,6 +45,7 @@ TIMEOUT_S = 300.0
 FIRST_ID = 512                           # ordinary tokens from here on
 _VERIFY_RUNS = 30
 _PREFILL_RUNS = 5
+_REFERENCE_PROMPT = 4096
 _SUSTAINED_S = 2.0
 _numbers = itertools.count()
 
@@ -231,7 +232,11 @@ def sequences(bench: Bench, counts: Sequence[int], depth: int, num_tokens: int,
 
 
 def prefill(bench: Bench, lengths: Sequence[int], kv_dtype: CudaKvDtype) -> None:
-    """Prompts of some lengths, to their first token: no prefix of one is kept for the next."""
+    """Prompts of some lengths, to their first token: no prefix of one is kept for the next.
+
+    What is lost a token is told of those longer than 4,096 tokens, by the rate of that length.
+    """
+    found: dict[int, float] = {}
     for length in lengths:
         with bench.engine(1, length + CHUNK, kv_dtype) as engine:
             ask(engine, bench.model, 32, 2)
@@ -241,8 +246,14 @@ def prefill(bench: Bench, lengths: Sequence[int], kv_dtype: CudaKvDtype) -> None
                 rates.append(length / (answer.times[0] - answer.submitted))
             rate = bench.records.add('prefill_tok_s', rates, 'tok/s', **bench.context,
                                      path='engine', tokens=length, chunk=CHUNK, kv=kv_dtype)
+            found[length] = rate
             bench.say(f'prefill {length:6} {rate:8.0f} tok/s ({min(rates):.0f} to '
                       f'{max(rates):.0f})')
+            if length > _REFERENCE_PROMPT in found:
+                share = bench.records.add('prefill_share', [rate / found[_REFERENCE_PROMPT]], '',
+                                          **bench.context, path='engine', tokens=length,
+                                          chunk=CHUNK, kv=kv_dtype, of_tokens=_REFERENCE_PROMPT)
+                bench.say(f'  {share:.3f} of the rate of {_REFERENCE_PROMPT} tokens')
         if length % CHUNK == 0:          # of its last chunk
             _node_table(bench, Key(CHUNK, 1, CHUNK, True), step='prefill', depth=length)
 

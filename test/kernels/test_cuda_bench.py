@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import test_cuda_images
@@ -242,7 +243,7 @@ def test_a_part_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(Bench, 'bandwidth', fail)
     monkeypatch.setattr(bench_device, 'decode', fail)
-    monkeypatch.setattr(bench_device, 'prefill', lambda *_: done.append('prefill'))
+    monkeypatch.setattr(bench, 'measure_prefill', lambda *_: done.append('prefill'))
     nothing: Any = None
     assert bench.measure(Bench(nothing, Records(None), {}, lambda line: None),
                          ['decode', 'prefill'], [1], 1) == 2
@@ -256,3 +257,24 @@ def test_a_part_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch,
 def test_wrong_use(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['bench', *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(('room', 'lengths'), [(4096, [512]), (131072, [512, 4096, 32768])])
+def test_long_prompts_are_set_against_shorter_ones(room: int, lengths: list[int],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {512: 2000.0, 4096: 4000.0, 32768: 3000.0}
+
+    def ask(_engine: Any, _model: Any, length: int, _tokens: int) -> list[Any]:
+        return [SimpleNamespace(submitted=1.0, times=[1.0 + length / rates.get(length, 1.0)])]
+
+    config = SimpleNamespace(max_position_embeddings=room)
+    records = Records(None)
+    tiny = Bench(cast('Any', SimpleNamespace(config=config)), records, {}, lambda line: None)
+    monkeypatch.setattr(bench_device, 'ask', ask)
+    monkeypatch.setattr(bench_device, '_node_table', lambda *_, **__: None)
+    monkeypatch.setattr(Bench, 'engine', lambda *_: contextlib.nullcontext())
+    bench.measure_prefill(tiny)
+    told = [(record['metric'], record['context']['tokens'], record['value'])
+            for record in records.records]
+    shares = [('prefill_share', 32768, 0.75)] if 32768 in lengths else []
+    assert told == [*(('prefill_tok_s', length, rates[length]) for length in lengths), *shares]
