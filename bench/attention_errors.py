@@ -20,9 +20,17 @@ import machine as machines
 import numpy as np
 import test_attention_decode as decode
 import test_prefill_attention as prompts
+import test_prefill_attention_wgmma as prompts_wgmma
 import threadpoolctl
 
-from gemma_thor_ros.ops import attention_decode, draft_attention, vision_attention
+from gemma_thor_ros.ops import (
+    attention_decode,
+    device,
+    draft_attention,
+    prefill_attention,
+    prefill_attention_wgmma,
+    vision_attention,
+)
 from gemma_thor_ros.weights.number_formats import E4M3_VALUES
 
 Array = machines.Array
@@ -165,13 +173,21 @@ def decode_kernel(shape: Geometry, fp8: bool, first: int, count: int) -> bounds.
     return bounds.Kernel(TILE, tuple(chunks), 11 if fp8 else 8, CHAINS)
 
 
-def prefill_tile(shape: Geometry) -> int:
-    return TILE * 256 // shape.head_dim
+def by_wgmma(shape: Geometry) -> bool:
+    """Whether the device serves prompt rows of such layers by the kernel for sm_90."""
+    return prefill_attention_wgmma.serves(shape.head_dim, device.info().arch)
+
+
+def prefill_tile(shape: Geometry, fp8: bool) -> int:
+    if by_wgmma(shape):
+        return prefill_attention_wgmma.TILE
+    limit = device.info().shared_bytes_per_block
+    return prefill_attention.block_of(shape.head_dim, fp8, limit)[1]
 
 
 def prefill_kernel(shape: Geometry, fp8: bool, first: int, count: int) -> bounds.Kernel:
     """One chain of tiles."""
-    tile = prefill_tile(shape)
+    tile = prefill_tile(shape, fp8)
     return bounds.Kernel(tile, (0,) * (count // tile), 11 if fp8 else 8, ONE_CHAIN)
 
 
@@ -244,14 +260,15 @@ def prompted(on: machines.Machine, shape: Geometry, fp8: bool, num_rows: int,
     q = queries(shape, num_rows * len(spans), size)
     pages.table = held.repeat(len(spans), axis=0)
     try:
-        out = prompts.attend(on, pages, q, spans)
+        attend = prompts_wgmma.attend if by_wgmma(shape) else prompts.attend
+        out = attend(on, pages, q, spans)
     finally:
         pages.table = held
     rows = behind((span[1:3] for span in spans), shape.window)
     if sees_block:
         rows = Rows(rows.first, rows.last.reshape(len(spans), -1)[:, -1].repeat(num_rows))
     return lambda: judged(out, q, keys, rows, partial(prefill_kernel, shape, fp8),
-                          prefill_tile(shape))
+                          prefill_tile(shape, fp8))
 
 
 def pictured(on: machines.Machine, shape: Geometry, fp8: bool, from_start: bool,
@@ -261,12 +278,13 @@ def pictured(on: machines.Machine, shape: Geometry, fp8: bool, from_start: bool,
     pages, keys = pages_of(shape, fp8, whole(start + count))
     q = queries(shape, count, 1.0)
     blocks = prompts.blocks_of(np.arange(start, start + count), images)
-    out = prompts.attend(on, pages, q, [(0, count, start, 0)], blocks=blocks, whole=from_start)
+    attend = prompts_wgmma.attend if by_wgmma(shape) else prompts.attend
+    out = attend(on, pages, q, [(0, count, start, 0)], blocks=blocks, whole=from_start)
     rows = behind([(count, start)], shape.window)
     first = np.minimum(rows.first, blocks[:, 0]) if from_start else rows.first
     rows = Rows(first, np.maximum(rows.last, blocks[:, 1] - 1))
     return lambda: judged(out, q, keys, rows, partial(prefill_kernel, shape, fp8),
-                          prefill_tile(shape))
+                          prefill_tile(shape, fp8))
 
 
 def looked(on: machines.Machine, num_heads: int, dim: int, num_patches: int,

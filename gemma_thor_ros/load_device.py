@@ -240,7 +240,7 @@ def text_specs(config: ModelConfig, page_size: int, kv_dtype: CudaKvDtype) -> li
         (config.num_experts, config.top_k_experts, config.moe_intermediate_size) if moe else None,
         limit, hardware, device.info().num_multiprocessors)
     return specs + prefill_specs(geometries, config.num_experts, page_size, kv_dtype == 'fp8',
-                                 limit, hardware)
+                                 limit, hardware, device.info().arch)
 
 
 def sight_specs(config: ModelConfig, vision: VisionConfig, page_size: int,
@@ -249,7 +249,8 @@ def sight_specs(config: ModelConfig, vision: VisionConfig, page_size: int,
     geometries = (config.sliding, config.full)
     blocks = [config.image_blocks(shape.layer_type) for shape in geometries]
     return vision_specs(vision) + image_specs(geometries, blocks, page_size, kv_dtype == 'fp8',
-                                              device.info().shared_bytes_per_block)
+                                              device.info().shared_bytes_per_block,
+                                              device.info().arch)
 
 
 def compile_specs(specs: list[KernelSpec], num_threads: int,

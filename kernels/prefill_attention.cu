@@ -18,16 +18,19 @@
 // mostly from the L2. Bound by the matrix units and, close behind, by shared memory.
 //
 // Mapping. One block takes 16 QUERY_WARPS queries (rows times the GROUP heads of one kv head) and
-// walks their keys in tiles of TILE at absolute positions, ascending, with a running maximum.
-// 16 queries belong to one warp (D 256), or to two (D 512) that share out the keys of a tile for
-// the scores and the columns of V for the result, and exchange maxima and probabilities. K and V
-// come by asynchronous copies: the next K under the softmax and P V, the next V under Q K^T.
-//   scores: a lane reads 16 bytes of a key, the B operand of two steps (four of e4m3), with D
-//     permuted in the same way for Q
-//   output: ldmatrix turns V; of e4m3 two neighbouring columns travel as one 16-bit number
+// walks their keys in tiles of TILE at absolute positions, ascending, with a running maximum. All
+// its warps share each tile twice:
+//   scores: a warp has 32 queries and TILE / KEY_PARTS keys, so that Q is read KEY_PARTS times and
+//     K QUERY_WARPS / 2 times. Q lies in the order of the multiplier; a lane reads 16 bytes of a
+//     key, the B operand of two steps (four of e4m3), with D permuted in the same way for Q
+//   output: a warp has 64 queries (all of a smaller block) and 64 columns or more, so that a number
+//     of V is read and converted once or twice a block; ldmatrix turns V; of e4m3 two neighbouring
+//     columns travel as one 16-bit number
+// Between them the warps exchange maxima, probabilities and what the sums so far shrink by. K and V
+// come by asynchronous copies: the next K under the softmax and P V, V under Q K^T.
 // e4m3 numbers become f16 exactly, and q and the probabilities (times 2^15) are f16 then, else all
 // are bf16. A tile in which a row sees nothing multiplies its sums by 1 and adds exact zeros: so
-// neither the borders of chunks nor a row's neighbours nor QUERY_WARPS change a bit.
+// neither the borders of chunks nor a row's neighbours nor QUERY_WARPS change a bit; TILE does.
 // Vectors of 16 bytes are swapped about within a row of shared memory so that eight lanes that are
 // served together meet all banks.
 //
@@ -35,28 +38,32 @@
 // PRECOND: spans and page_table are written before the step's first launch
 // PRECOND (FP8): |q| < 65,504
 // PRECOND (BLOCKS): a block lies wholly among its span's rows
-// Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), QUERY_WARPS, BLOCKS (0, 1, 2).
+// PRECOND: QUERY_WARPS is 2, 4 or 8 (8: D 256); TILE is 32 or more, 128 at most
+// Constants: D, GROUP, KV, S, WINDOW (0: none), FP8 (0, 1), QUERY_WARPS, TILE, BLOCKS (0, 1, 2).
 
 #include "prefill_tile.cuh"
 
 #define Q_HEADS (KV * GROUP)
-#define PARTS (D / 256)                  // warps that share 16 queries
-#define WARPS (QUERY_WARPS * PARTS)
+#define WARPS (QUERY_WARPS * D / 256)
 #define THREADS (WARPS * WARP)
 #define QUERIES (16 * QUERY_WARPS)
-#define TILE (64 / PARTS)                // keys
 #define ELEMENT (FP8 ? 1 : 2)
 #define ROW_BYTES (D * ELEMENT)          // of a key
 #define ROW_VECTORS (ROW_BYTES / 16)
-#define KEY_TILES (TILE / 8 / PARTS)     // of 8 keys, per warp
 #define STEPS (TILE / 16)
-#define COLUMN_TILES 32                  // of 8 columns of V, per warp
+// Scores: a warp has 32 queries and a part of the tile's keys.
+#define KEY_PARTS (D / 128)
+#define KEY_TILES (TILE / 8 / KEY_PARTS) // of 8 keys, per warp
+#define LANE_STEPS (4 / ELEMENT)         // steps of 16 columns in a lane's vector of a key
+// Result: a warp has 64 queries, or all of a smaller block, and a part of the columns.
+#define OUT_TILES (QUERY_WARPS < 4 ? QUERY_WARPS : 4)    // of 16 queries
+#define COLUMN_TILES (32 / OUT_TILES)    // of 8 columns
+#define COLUMN_PARTS (D / 8 / COLUMN_TILES)
 #define HIDDEN __int_as_float(0xff800000)
 #define LOWEST (-1e30f)
 #define LOG2_E 1.4426950408889634f
 
 // Places of a 16-byte vector in a row of shared memory.
-#define Q_PLACE(row, vector) ((vector) ^ (FP8 ? (row) & 1 : ((row) & 1) << 2))
 #define K_PLACE(row, vector) ((vector) ^ ((row) & 1) << 2)
 #define V_PLACE(row, vector) ((vector) ^ ((row) & 7))
 
@@ -74,12 +81,22 @@ __device__ __forceinline__ int last_seen(const int* blocks, int row, int positio
     return BLOCKS > 0 ? max(position, blocks[2 * row + 1] - 1) : position;
 }
 
-__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+__device__ __forceinline__ void multiply(float (&c)[4], const uint4& a, u32 b0, u32 b1) {
     if (FP8) {
-        mma_f16(c, a[0], a[1], a[2], a[3], b0, b1);
+        mma_f16(c, a.x, a.y, a.z, a.w, b0, b1);
     } else {
-        mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
+        mma_bf16(c, a.x, a.y, a.z, a.w, b0, b1);
     }
+}
+
+// Four e4m3 numbers as two pairs of f16.
+__device__ __forceinline__ void four_e4m3(u32& low, u32& high, u32 word) {
+#if __CUDA_ARCH__ >= 890
+    asm("{ .reg .b16 l, h;\n mov.b32 {l, h}, %2;\n cvt.rn.f16x2.e4m3x2 %0, l;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, h;\n}" : "=r"(low), "=r"(high) : "r"(word));
+#else
+    low = e4m3_to_f16(word & 0xffffu), high = e4m3_to_f16(word >> 16);
+#endif
 }
 
 struct Block {
@@ -89,25 +106,32 @@ struct Block {
     int kv;
 };
 
-// The queries as the multiplier wants them, zeros past the last.
-__device__ __forceinline__ void stage_q(u8* q_tile, const u16* q, const Block& block) {
-    const int vectors = D / 8;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < QUERIES * vectors; i += THREADS) {
-        const int row = i / vectors, vector = i % vectors, query = block.first_query + row;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (query < block.num_rows * GROUP) {
-            const u64 place = (u64)(block.first_row + query / GROUP) * Q_HEADS + block.kv * GROUP
-                              + query % GROUP;
-            v = load_activations(q + place * D + vector * 8);
-        }
-        if (FP8) {
-            v = make_uint4(pack_f16(bf16_low(v.x), bf16_high(v.x)),
-                           pack_f16(bf16_low(v.y), bf16_high(v.y)),
-                           pack_f16(bf16_low(v.z), bf16_high(v.z)),
-                           pack_f16(bf16_low(v.w), bf16_high(v.w)));
-        }
-        *(uint4*)(q_tile + (row * vectors + Q_PLACE(row, vector)) * 16) = v;
+__device__ __forceinline__ uint4 load_q(const u16* q, const Block& block, int query, int vector) {
+    if (query >= block.num_rows * GROUP) return make_uint4(0, 0, 0, 0);
+    const u64 place = (u64)(block.first_row + query / GROUP) * Q_HEADS + block.kv * GROUP
+                      + query % GROUP;
+    const uint4 v = load_activations(q + place * D + vector * 8);
+    if (!FP8) return v;
+    return make_uint4(pack_f16(bf16_low(v.x), bf16_high(v.x)),
+                      pack_f16(bf16_low(v.y), bf16_high(v.y)),
+                      pack_f16(bf16_low(v.z), bf16_high(v.z)),
+                      pack_f16(bf16_low(v.w), bf16_high(v.w)));
+}
+
+// The queries as A operands, (QUERY_WARPS, D / 16, 32) vectors; zeros past the last.
+__device__ __forceinline__ void stage_q(uint4* q_tile, const u16* q, const Block& block) {
+    const int vectors = D / 8, lane_vectors = LANE_STEPS / 2;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < QUERIES / 2 * vectors; i += THREADS) {
+        const int pair = i / vectors, vector = i % vectors, g = pair % 8;
+        const int query = block.first_query + pair / 8 * 16 + g;
+        const uint4 low = load_q(q, block, query, vector);
+        const uint4 high = load_q(q, block, query + 8, vector);
+        const int t = vector / lane_vectors % 4;
+        const int step = vector / (4 * lane_vectors) * LANE_STEPS + vector % lane_vectors * 2;
+        uint4* to = q_tile + (pair / 8 * (D / 16) + step) * WARP + g * 4 + t;
+        to[0] = make_uint4(low.x, high.x, low.y, high.y);
+        to[WARP] = make_uint4(low.z, high.z, low.w, high.w);
     }
 }
 
@@ -115,88 +139,98 @@ __device__ __forceinline__ void stage_q(u8* q_tile, const u16* q, const Block& b
 template <bool IS_V>
 __device__ __forceinline__ void copy_keys(u8* tile, const u8* pages, const int* table,
                                           const Block& block, int tile_key) {
-#pragma unroll
+    const int vector = threadIdx.x % ROW_VECTORS;
+    pages += block.kv * ROW_BYTES + vector * 16;
+#pragma unroll (D / 64)
     for (int j = 0; j < TILE * ROW_VECTORS / THREADS; ++j) {
-        const int i = j * THREADS + threadIdx.x;
-        const int row = i / ROW_VECTORS, vector = i % ROW_VECTORS, key = tile_key + row;
+        const int row = (j * THREADS + threadIdx.x) / ROW_VECTORS, key = tile_key + row;
         const bool real = key >= block.low_key && key < block.end_key;
         const u8* from = pages;
-        if (real) {
-            from += (((u64)table[key / S] * S + key % S) * KV + block.kv) * ROW_BYTES
-                    + vector * 16;
-        }
+        if (real) from += (u64)(u32)(table[(u32)key / S] * S + (u32)key % S) * (KV * ROW_BYTES);
         const int place = IS_V ? V_PLACE(row, vector) : K_PLACE(row, vector);
         copy_async(tile + (row * ROW_VECTORS + place) * 16, from, real);
     }
 }
 
-// Scores of this warp's 16 queries on its keys, 8 in each of scores[n].
-__device__ __forceinline__ void multiply_qk(float (&scores)[KEY_TILES][4], const u8* q_tile,
-                                            const u8* k_tile, int query_warp, int part, int lane) {
-    const int g = lane >> 2, t = lane & 3, low = query_warp * 16 + g;
-    const uint4* q_low = (const uint4*)(q_tile + low * D * 2);
-    const uint4* q_high = (const uint4*)(q_tile + (low + 8) * D * 2);
-    const uint4* k_rows = (const uint4*)(k_tile + (part * KEY_TILES * 8 + g) * ROW_BYTES);
+typedef float Scores[2][KEY_TILES][4];
+
+// Scores of 32 queries on this warp's keys.
+__device__ __forceinline__ void multiply_qk(Scores& scores, const uint4* q_tile, const u8* k_tile,
+                                            int query_part, int key_part, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+    const uint4* q = q_tile + query_part * 2 * (D / 16) * WARP + lane;
+    const uint4* rows = (const uint4*)(k_tile + (key_part * KEY_TILES * 8 + g) * ROW_BYTES) + t;
 #pragma unroll
-    for (int n = 0; n < KEY_TILES; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;
-    }
-#pragma unroll 2
-    for (int base = 0; base < ROW_VECTORS; base += 4) {      // four lanes' vectors
-        u32 a[FP8 ? 4 : 2][4];
-#pragma unroll
-        for (int pair = 0; pair < (FP8 ? 2 : 1); ++pair) {
-            const int vector = FP8 ? base * 2 + 2 * t + pair : base + t;
-            const uint4 first = q_low[Q_PLACE(low, vector)];
-            const uint4 second = q_high[Q_PLACE(low, vector)];
-            a[2 * pair][0] = first.x, a[2 * pair][1] = second.x;
-            a[2 * pair][2] = first.y, a[2 * pair][3] = second.y;
-            a[2 * pair + 1][0] = first.z, a[2 * pair + 1][1] = second.z;
-            a[2 * pair + 1][2] = first.w, a[2 * pair + 1][3] = second.w;
-        }
+    for (int m = 0; m < 2; ++m) {
 #pragma unroll
         for (int n = 0; n < KEY_TILES; ++n) {
-            const uint4 k = k_rows[n * 8 * ROW_VECTORS + K_PLACE(g, base + t)];
-            if (FP8) {
-                const u32 words[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
-                for (int step = 0; step < (FP8 ? 4 : 2); ++step) {
-                    multiply(scores[n], a[step], e4m3_to_f16(words[step] & 0xffffu),
-                             e4m3_to_f16(words[step] >> 16));
+            for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0f;
+        }
+    }
+#pragma unroll 1
+    for (int base = 0; base < ROW_VECTORS; base += 8) {      // vectors of two times four lanes
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const uint4* keys = rows + base + (half ^ (g & 1)) * 4;
+            const uint4* queries = q + (base / 4 + half) * LANE_STEPS * WARP;
+            uint4 k[KEY_TILES];
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; ++n) k[n] = keys[n * 8 * ROW_VECTORS];
+#pragma unroll
+            for (int step = 0; step < LANE_STEPS; ++step) {
+                const uint4 a0 = queries[step * WARP];
+                const uint4 a1 = queries[(D / 16 + step) * WARP];
+#pragma unroll
+                for (int n = 0; n < KEY_TILES; ++n) {
+                    const u32 words[4] = {k[n].x, k[n].y, k[n].z, k[n].w};
+                    u32 b0, b1;
+                    if (FP8) {
+                        four_e4m3(b0, b1, words[step]);
+                    } else {
+                        b0 = words[2 * step % 4], b1 = words[(2 * step + 1) % 4];
+                    }
+                    multiply(scores[0][n], a0, b0, b1);
+                    multiply(scores[1][n], a1, b0, b1);
                 }
-            } else {
-                multiply(scores[n], a[0], k.x, k.y);
-                multiply(scores[n], a[1], k.z, k.w);
             }
         }
     }
 }
 
-typedef float Result[COLUMN_TILES][4];
+typedef float Result[OUT_TILES][COLUMN_TILES][4];
 
-// acc += P V for 16 keys in this warp's 256 columns.
-__device__ __forceinline__ void multiply_pv(Result& acc, const u32 (&p)[4], const u8* v_tile,
-                                            int step, int part, int lane) {
+// acc += P V for 16 keys in this warp's queries and columns; p: their probabilities.
+__device__ __forceinline__ void multiply_pv(Result& acc, const uint4* p, const u8* v_tile,
+                                            int step, int column_part, int lane) {
     // lanes 0..15 point at the keys of one vector of columns, 16..31 at those of the next
-    const int row = step * 16 + lane % 16, vectors = 16 * ELEMENT;
+    const int row = step * 16 + lane % 16, vectors = COLUMN_TILES * ELEMENT / 2;
     const uint4* keys = (const uint4*)(v_tile + row * ROW_BYTES);
+    uint4 a[OUT_TILES];
+#pragma unroll
+    for (int m = 0; m < OUT_TILES; ++m) a[m] = p[(m * STEPS + step) * WARP];
 #pragma unroll
     for (int c = 0; c < vectors; c += 2) {
-        u32 m[4];
-        load_transposed(m, keys + V_PLACE(row, part * vectors + c + lane / 16));
+        u32 v[4];
+        load_transposed(v, keys + V_PLACE(lane, column_part * vectors + c + lane / 16));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const u32 low = m[2 * i], high = m[2 * i + 1];
+            const u32 low = v[2 * i], high = v[2 * i + 1];
             if (FP8) {
                 // bytes: two columns of key 2 t, the same two of key 2 t + 1
-                multiply(acc[2 * (c + i)], p, e4m3_to_f16(__byte_perm(low, 0, 0x4420)),
-                         e4m3_to_f16(__byte_perm(high, 0, 0x4420)));
-                multiply(acc[(2 * (c + i) + 1) % COLUMN_TILES], p,
-                         e4m3_to_f16(__byte_perm(low, 0, 0x4431)),
-                         e4m3_to_f16(__byte_perm(high, 0, 0x4431)));
+                u32 even[2], odd[2];
+                four_e4m3(even[0], odd[0], __byte_perm(low, 0, 0x3120));
+                four_e4m3(even[1], odd[1], __byte_perm(high, 0, 0x3120));
+#pragma unroll
+                for (int m = 0; m < OUT_TILES; ++m) {
+                    multiply(acc[m][2 * (c + i) % COLUMN_TILES], a[m], even[0], even[1]);
+                    multiply(acc[m][(2 * (c + i) + 1) % COLUMN_TILES], a[m], odd[0], odd[1]);
+                }
             } else {
-                multiply(acc[c + i], p, low, high);
+#pragma unroll
+                for (int m = 0; m < OUT_TILES; ++m) {
+                    multiply(acc[m][(c + i) % COLUMN_TILES], a[m], low, high);
+                }
             }
         }
     }
@@ -208,14 +242,15 @@ prefill_attention(u16* __restrict__ out, const u16* q, const u8* k_pages, const 
                   const int4* __restrict__ spans, const int* __restrict__ page_table,
                   const int* __restrict__ blocks, int max_pages) {
     extern __shared__ __align__(16) u8 shared[];
-    u8* q_tile = shared;                                     // (QUERIES, D) of 16 bits
-    u8* k_tile = q_tile + QUERIES * D * 2;                   // (TILE, D)
+    uint4* q_tile = (uint4*)shared;                          // (QUERIES, D) of 16 bits
+    u8* k_tile = shared + QUERIES * D * 2;                   // (TILE, D)
     u8* v_tile = k_tile + TILE * ROW_BYTES;
-    uint4* p_tile = (uint4*)(v_tile + TILE * ROW_BYTES);     // (QUERY_WARPS, STEPS, 32)
-    float* maxima = (float*)(p_tile + QUERY_WARPS * STEPS * 32);     // (PARTS, QUERIES); these
-    float* sums = maxima + PARTS * QUERIES;                  // three for PARTS > 1 only
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, t = lane & 3;
-    const int query_warp = warp / PARTS, part = warp % PARTS;
+    u32* p_tile = (u32*)(v_tile + TILE * ROW_BYTES);         // (QUERY_WARPS, STEPS, 32, 4)
+    float* maxima = (float*)(p_tile + QUERY_WARPS * STEPS * 128);    // (KEY_PARTS, QUERIES)
+    float* shrinks = maxima + KEY_PARTS * QUERIES;           // (QUERIES)
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane >> 2, t = lane & 3;
+    const int query_part = warp / KEY_PARTS, key_part = warp % KEY_PARTS;
+    const int out_part = warp / COLUMN_PARTS, column_part = warp % COLUMN_PARTS;
     allow_next_kernel();
     wait_for_previous_kernel();
     const int4 span = spans[blockIdx.z];
@@ -230,167 +265,185 @@ prefill_attention(u16* __restrict__ out, const u16* q, const u8* k_pages, const 
     block.first_query = group * QUERIES;
     // later rows see no earlier key than the first one, earlier rows no later key than the last one
     const int first_row = block.first_query / GROUP;
-    block.low_key = first_seen(blocks, span.x + first_row, span.z + first_row);
     const int last_row = min(span.y - 1, (block.first_query + QUERIES - 1) / GROUP);
+    block.low_key = first_seen(blocks, span.x + first_row, span.z + first_row);
     block.end_key = block.sees_block ? span.z + span.y
                     : last_seen(blocks, span.x + last_row, span.z + last_row) + 1;
+    // the keys that all rows see
+    const int all_from = first_seen(blocks, span.x + last_row, span.z + last_row);
+    const int all_to = block.sees_block ? block.end_key - 1
+                       : last_seen(blocks, span.x + first_row, span.z + first_row);
     const int* table = page_table + (u64)blockIdx.z * max_pages;
 
     int tile_key = block.low_key / TILE * TILE;
     copy_keys<false>(k_tile, k_pages, table, block, tile_key);
     commit_copies();
-    copy_keys<true>(v_tile, v_pages, table, block, tile_key);
-    commit_copies();
     stage_q(q_tile, q, block);
-
-    // this lane's queries: rows g and g + 8 of the warp's 16
-    int first_key[2], last_key[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int query = block.first_query + query_warp * 16 + h * 8 + lane / 4;
-        const int row = min(query / GROUP, span.y - 1);
-        first_key[h] = first_seen(blocks, span.x + row, span.z + row);
-        last_key[h] = block.sees_block ? block.end_key - 1
-                      : last_seen(blocks, span.x + row, span.z + row);
-    }
     const float to_base_2 = FP8 ? k_scale[block.kv] * LOG2_E : LOG2_E;
-    float top[2] = {LOWEST, LOWEST}, total[2] = {0.0f, 0.0f};
+    // this lane's queries in the scores: rows g and g + 8 of two times 16
+    float top[4], total[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) top[r] = LOWEST, total[r] = 0.0f;
     Result acc;
 #pragma unroll
-    for (int j = 0; j < COLUMN_TILES; ++j) {
+    for (int m = 0; m < OUT_TILES; ++m) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) acc[j][i] = 0.0f;
+        for (int j = 0; j < COLUMN_TILES; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) acc[m][j][i] = 0.0f;
+        }
     }
     while (true) {
-        wait_for_copies<1>();
-        __syncthreads();                 // K, in the first round Q
-        float scores[KEY_TILES][4];
-        multiply_qk(scores, q_tile, k_tile, query_warp, part, lane);
-        float most[2] = {LOWEST, LOWEST};
+        wait_for_copies<0>();
+        __syncthreads();                 // K, in the first round Q; all have read V and P
+        copy_keys<true>(v_tile, v_pages, table, block, tile_key);
+        commit_copies();
+        Scores scores;
+        multiply_qk(scores, q_tile, k_tile, query_part, key_part, lane);
+        const bool all_seen = tile_key >= all_from && tile_key + TILE - 1 <= all_to;
+        if (!all_seen) {
 #pragma unroll
-        for (int n = 0; n < KEY_TILES; ++n) {
+            for (int r = 0; r < 4; ++r) {
+                const int query = block.first_query + (query_part * 4 + r) * 8 + g;
+                const int row = min(query / GROUP, span.y - 1);
+                const int first = first_seen(blocks, span.x + row, span.z + row);
+                const int last = block.sees_block ? block.end_key - 1
+                                 : last_seen(blocks, span.x + row, span.z + row);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int key = tile_key + (part * KEY_TILES + n) * 8 + 2 * t + i % 2;
-                const bool seen = key <= last_key[i / 2] && key >= first_key[i / 2];
-                scores[n][i] = seen ? __fmul_rn(scores[n][i], to_base_2) : HIDDEN;
-                most[i / 2] = fmaxf(most[i / 2], scores[n][i]);
+                for (int n = 0; n < KEY_TILES; ++n) {
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) {
+                        const int key = tile_key + (key_part * KEY_TILES + n) * 8 + 2 * t + i;
+                        float& score = scores[r / 2][n][r % 2 * 2 + i];
+                        if (key < first || key > last) score = HIDDEN;
+                    }
+                }
             }
         }
+        float most[4];
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_MASK, most[h], 1));
-            most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_MASK, most[h], 2));
-            if (PARTS > 1 && t == 0) {
-                maxima[part * QUERIES + query_warp * 16 + h * 8 + lane / 4] = most[h];
+        for (int r = 0; r < 4; ++r) {
+            most[r] = LOWEST;
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; ++n) {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    float& score = scores[r / 2][n][r % 2 * 2 + i];
+                    score = __fmul_rn(score, to_base_2);
+                    most[r] = fmaxf(most[r], score);
+                }
             }
+            most[r] = fmaxf(most[r], __shfl_xor_sync(FULL_MASK, most[r], 1));
+            most[r] = fmaxf(most[r], __shfl_xor_sync(FULL_MASK, most[r], 2));
+            if (t == 0) maxima[key_part * QUERIES + (query_part * 4 + r) * 8 + g] = most[r];
         }
         __syncthreads();                 // the maxima; and all have read K
         const int next_key = tile_key + TILE;
         const bool has_next = next_key < block.end_key;
         if (has_next) copy_keys<false>(k_tile, k_pages, table, block, next_key);
         commit_copies();
-        float shrink[2];
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            if (PARTS > 1) {
+        for (int r = 0; r < 4; ++r) {
+            const int query = (query_part * 4 + r) * 8 + g;
 #pragma unroll
-                for (int other = 0; other < PARTS; ++other) {
-                    most[h] = fmaxf(most[h], maxima[other * QUERIES + query_warp * 16 + h * 8
-                                                    + lane / 4]);
+            for (int part = 0; part < KEY_PARTS; ++part) {
+                most[r] = fmaxf(most[r], maxima[part * QUERIES + query]);
+            }
+            most[r] = fmaxf(most[r], top[r]);
+            const float shrink = exp2_fast(top[r] - most[r]);
+            top[r] = most[r];
+            total[r] = __fmul_rn(total[r], shrink);
+            if (key_part == 0 && t == 0) shrinks[query] = shrink;
+        }
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; ++n) {
+                uint2 pair;
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const float offset = FP8 ? 15.0f - top[2 * m + h] : -top[2 * m + h];
+                    const float p0 = exp2_fast(__fadd_rn(scores[m][n][2 * h], offset));
+                    const float p1 = exp2_fast(__fadd_rn(scores[m][n][2 * h + 1], offset));
+                    const u32 p = FP8 ? pack_f16(p0, p1) : pack_bf16(p0, p1);
+                    const float sum = FP8 ? __fadd_rn(f16_low(p), f16_high(p))
+                                      : __fadd_rn(bf16_low(p), bf16_high(p));
+                    total[2 * m + h] = __fadd_rn(total[2 * m + h], sum);
+                    (h ? pair.y : pair.x) = p;
                 }
-            }
-            most[h] = fmaxf(most[h], top[h]);
-            shrink[h] = exp2_fast(top[h] - most[h]);
-            top[h] = most[h];
-            total[h] = __fmul_rn(total[h], shrink[h]);
-        }
-        // most rounds raise no maximum any more: a factor of 1 is left out
-        if (__ballot_sync(FULL_MASK, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-            for (int j = 0; j < COLUMN_TILES; ++j) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) acc[j][i] = __fmul_rn(acc[j][i], shrink[i / 2]);
-            }
-        }
-        u32 p[KEY_TILES / 2][4];
-        float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-        for (int n = 0; n < KEY_TILES; ++n) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const float offset = FP8 ? 15.0f - top[h] : -top[h];
-                const float p0 = exp2_fast(__fadd_rn(scores[n][2 * h], offset));
-                const float p1 = exp2_fast(__fadd_rn(scores[n][2 * h + 1], offset));
-                const u32 pair = FP8 ? pack_f16(p0, p1) : pack_bf16(p0, p1);
-                sum[h] = __fadd_rn(sum[h], FP8 ? __fadd_rn(f16_low(pair), f16_high(pair))
-                                   : __fadd_rn(bf16_low(pair), bf16_high(pair)));
-                p[n / 2][n % 2 * 2 + h] = pair;
-            }
-        }
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            sum[h] = __fadd_rn(sum[h], __shfl_xor_sync(FULL_MASK, sum[h], 1));
-            sum[h] = __fadd_rn(sum[h], __shfl_xor_sync(FULL_MASK, sum[h], 2));
-            if (PARTS > 1 && t == 0) {
-                sums[part * QUERIES + query_warp * 16 + h * 8 + lane / 4] = sum[h];
-            }
-        }
-        if (PARTS > 1) {
-#pragma unroll
-            for (int s = 0; s < KEY_TILES / 2; ++s) {
-                p_tile[(query_warp * STEPS + part * (KEY_TILES / 2) + s) * 32 + lane] =
-                    make_uint4(p[s][0], p[s][1], p[s][2], p[s][3]);
+                const int key_tile = key_part * KEY_TILES + n;
+                u32* to = p_tile + (((query_part * 2 + m) * STEPS + key_tile / 2) * WARP + lane) * 4;
+                *(uint2*)(to + key_tile % 2 * 2) = pair;
             }
         }
         wait_for_copies<1>();
-        __syncthreads();                 // V; probabilities and sums
+        __syncthreads();                 // V; probabilities and factors
+        float shrink[OUT_TILES][2];
+        bool changed = false;
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
+        for (int m = 0; m < OUT_TILES; ++m) {
 #pragma unroll
-            for (int other = 0; other < PARTS; ++other) {
-                const int place = other * QUERIES + query_warp * 16 + h * 8 + lane / 4;
-                total[h] = __fadd_rn(total[h], PARTS > 1 ? sums[place] : sum[h]);
+            for (int h = 0; h < 2; ++h) {
+                shrink[m][h] = shrinks[((out_part * OUT_TILES + m) * 2 + h) * 8 + g];
+                changed = changed || shrink[m][h] != 1.0f;
             }
         }
+        // most rounds raise no maximum any more: a factor of 1 is left out
+        if (__ballot_sync(FULL_MASK, changed)) {
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            u32 operand[4];
-            if (PARTS > 1) {
-                const uint4 all = p_tile[(query_warp * STEPS + s) * 32 + lane];
-                operand[0] = all.x, operand[1] = all.y, operand[2] = all.z, operand[3] = all.w;
-            } else {
+            for (int m = 0; m < OUT_TILES; ++m) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) operand[i] = p[s % (KEY_TILES / 2)][i];
+                for (int j = 0; j < COLUMN_TILES; ++j) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        acc[m][j][i] = __fmul_rn(acc[m][j][i], shrink[m][i / 2]);
+                    }
+                }
             }
-            multiply_pv(acc, operand, v_tile, s, part, lane);
         }
+        const uint4* p = (const uint4*)p_tile + out_part * OUT_TILES * STEPS * WARP + lane;
+#pragma unroll 4
+        for (int s = 0; s < STEPS; ++s) multiply_pv(acc, p, v_tile, s, column_part, lane);
         if (!has_next) break;
         tile_key = next_key;
-        __syncthreads();                 // all have read V and the probabilities
-        copy_keys<true>(v_tile, v_pages, table, block, tile_key);
-        commit_copies();
     }
 
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+        float sum = __fadd_rn(total[r], __shfl_xor_sync(FULL_MASK, total[r], 1));
+        sum = __fadd_rn(sum, __shfl_xor_sync(FULL_MASK, sum, 2));
+        if (t == 0) maxima[key_part * QUERIES + (query_part * 4 + r) * 8 + g] = sum;
+    }
+    __syncthreads();                     // the sums
     const float scale = FP8 ? v_scale[block.kv] : 1.0f;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int query = block.first_query + query_warp * 16 + h * 8 + lane / 4;
-        if (query >= span.y * GROUP) continue;
-        const float factor = __fdiv_rn(scale, total[h]);
-        u16* row = out + ((u64)(span.x + query / GROUP) * Q_HEADS + block.kv * GROUP
-                          + query % GROUP) * D + part * 256;
+    for (int m = 0; m < OUT_TILES; ++m) {
 #pragma unroll
-        for (int j = 0; j < COLUMN_TILES; j += 2) {
-            const float a = __fmul_rn(acc[j][2 * h], factor);
-            const float b = __fmul_rn(acc[j][2 * h + 1], factor);
-            const float c = __fmul_rn(acc[j + 1][2 * h], factor);
-            const float d = __fmul_rn(acc[j + 1][2 * h + 1], factor);
-            if (FP8) {                   // even and odd columns stand apart
-                store_vector(row + j * 8 + 4 * t, make_uint2(pack_bf16(a, c), pack_bf16(b, d)));
-            } else {
-                *(u32*)(row + j * 8 + 2 * t) = pack_bf16(a, b);
-                *(u32*)(row + j * 8 + 8 + 2 * t) = pack_bf16(c, d);
+        for (int h = 0; h < 2; ++h) {
+            const int place = ((out_part * OUT_TILES + m) * 2 + h) * 8 + g;
+            const int query = block.first_query + place;
+            if (query >= span.y * GROUP) continue;
+            float sum = maxima[place];
+#pragma unroll
+            for (int part = 1; part < KEY_PARTS; ++part) {
+                sum = __fadd_rn(sum, maxima[part * QUERIES + place]);
+            }
+            const float factor = __fdiv_rn(scale, sum);
+            u16* row = out + ((u64)(span.x + query / GROUP) * Q_HEADS + block.kv * GROUP
+                              + query % GROUP) * D + column_part * COLUMN_TILES * 8;
+#pragma unroll
+            for (int j = 0; j < COLUMN_TILES; j += 2) {
+                const float a = __fmul_rn(acc[m][j][2 * h], factor);
+                const float b = __fmul_rn(acc[m][j][2 * h + 1], factor);
+                const float c = __fmul_rn(acc[m][j + 1][2 * h], factor);
+                const float d = __fmul_rn(acc[m][j + 1][2 * h + 1], factor);
+                if (FP8) {               // even and odd columns stand apart
+                    store_vector(row + j * 8 + 4 * t,
+                                 make_uint2(pack_bf16(a, c), pack_bf16(b, d)));
+                } else {
+                    *(u32*)(row + j * 8 + 2 * t) = pack_bf16(a, b);
+                    *(u32*)(row + j * 8 + 8 + 2 * t) = pack_bf16(c, d);
+                }
             }
         }
     }

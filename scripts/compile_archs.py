@@ -57,6 +57,7 @@ MATRIX_ENTRIES = ('gemm_nvfp4', 'gemm_affine', 'gemm_bf16', 'gemv_nvfp4', 'gemv_
                   'moe_nvfp4_down', 'moe_chain', 'attention_decode', 'attention_append',
                   'attention_window',
                   'prefill_gemm', 'prefill_experts', 'prefill_gemm_bf16', 'prefill_attention',
+                  'prefill_attention_wgmma',
                   'draft_attention', 'vision_attention')
 BIT_TRICKS = ' by bit tricks'             # after an entry: where e2m1 is not converted
 # (entry, architectures) -> most bytes, why.
@@ -84,9 +85,6 @@ ALLOWED_SPILLS: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = {
         700, 'four tiles of queries of head dim 256, with a bf16 cache: 128 registers keep two '
              'blocks resident, which takes 9.8 us on an H200 where one block without spills takes '
              '12.5; the default cache, FP8, spills 48 at most'),
-    ('prefill_attention', ('sm_86', 'sm_89')): (
-        104, 'with a bf16 cache, head dim 256: the sums of 16 queries and the scores of 64 keys '
-             'fill 255 registers; the default cache, FP8, spills nothing'),
 }
 # Shared memory that a block may ask for, in KB.
 SHARED_KB = {'sm_80': 163, 'sm_86': 99, 'sm_89': 99, 'sm_90a': 227, 'sm_100a': 227,
@@ -150,7 +148,7 @@ def wanted() -> dict[tuple[KernelSpec, str], list[str]]:
                                       hardware, MULTIPROCESSORS[arch], twins=True)
                 for fp8 in (False, True):
                     specs += prefill_specs(model.geometries, experts[0] if experts else 0,
-                                           PAGE_SIZE, fp8, SHARED_KB[arch] * 1024, hardware)
+                                           PAGE_SIZE, fp8, SHARED_KB[arch] * 1024, hardware, arch)
             for spec in dict.fromkeys(specs):
                 found.setdefault((spec, arch), []).append(name)
     for spec, arch in affine_jobs():
@@ -237,7 +235,8 @@ def sight_specs(name: str, model: Model, arch: str) -> list[KernelSpec]:
     blocks = [config.image_blocks(shape.layer_type) for shape in model.geometries]
     specs = vision_specs(vision)
     for fp8 in (False, True):
-        specs += image_specs(model.geometries, blocks, PAGE_SIZE, fp8, SHARED_KB[arch] * 1024)
+        specs += image_specs(model.geometries, blocks, PAGE_SIZE, fp8, SHARED_KB[arch] * 1024,
+                             arch)
     return specs
 
 

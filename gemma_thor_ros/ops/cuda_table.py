@@ -33,6 +33,7 @@ from gemma_thor_ros.ops import (
     moe_nvfp4,
     moe_route,
     prefill_attention,
+    prefill_attention_wgmma,
     prefill_gemm,
     prefill_moe,
     rms_norm,
@@ -46,8 +47,10 @@ Arrays = Sequence[Any]
 Zeros = Callable[[tuple[int, ...] | int, npt.DTypeLike], Any]
 _NO_CAP = 1e6                            # cap tanh(x / cap) of a logit is the logit in float32
 # Layer types whose attention writes K and V of one row alone. In windows a launch of its own is
-# faster in the whole step, in full layers the attention is (bench/LOG.md).
+# faster in the whole step, in full layers the attention is, where its warps have a head or two
+# each (bench/LOG.md).
 APPENDED_KINDS: tuple[str, ...] = ('full',)
+_APPENDED_GROUP = 8                      # query heads of a kv head, at most
 MAX_ROWS = 16                            # generated rows of one pass: what their kernels take
 
 
@@ -172,6 +175,7 @@ class CudaOps:
         kind = 'full' if place.window is None else 'sliding'
         if (self.appended and kind in APPENDED_KINDS and not place.prompt
                 and q.shape[0] == place.spans.shape[0] == 1
+                and q.shape[1] <= _APPENDED_GROUP * k_pages.shape[2]
                 and attention_decode.can_append(k_pages.shape[2])):
             self._append = (qkv, head_norms, place.turns, kv_scales.inverse, eps)
             return
@@ -182,8 +186,10 @@ class CudaOps:
                kv_scales: KvScales) -> None:
         """softmax(q k^T) v; rows of no span stay as they are."""
         if place.prompt:
-            prefill_attention.prefill_attention(
-                out, q, k_pages, v_pages, place.spans, place.page_table, kv_scales.scales,
+            run = (prefill_attention_wgmma.prefill_attention_wgmma
+                   if prefill_attention_wgmma.serves(q.shape[2], device.info().arch)
+                   else prefill_attention.prefill_attention)
+            run(out, q, k_pages, v_pages, place.spans, place.page_table, kv_scales.scales,
                 place.window, place.max_rows, self.stream, blocks=place.blocks,
                 whole_blocks=place.whole_blocks)
             return

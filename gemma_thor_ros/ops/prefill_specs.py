@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gemma_thor_ros.ops import prefill_attention, prefill_gemm, prefill_moe
+from gemma_thor_ros.ops import (
+    prefill_attention,
+    prefill_attention_wgmma,
+    prefill_gemm,
+    prefill_moe,
+)
 from gemma_thor_ros.ops.compile import KernelSpec
 from gemma_thor_ros.ops.row_specs import Geometry
 
@@ -18,10 +23,10 @@ _BLOCKS = {'causal': 0, 'in window': 1, 'whole': 2}
 
 
 def prefill_specs(geometries: Iterable[Geometry], num_experts: int, page_size: int, fp8: bool,
-                  shared_limit: int, hardware: bool) -> list[KernelSpec]:
+                  shared_limit: int, hardware: bool, arch: str) -> list[KernelSpec]:
     """Every spec of one model, each once; num_experts 0: a dense model.
 
-    shared_limit: bytes of shared memory that a block may ask for.
+    shared_limit: bytes of shared memory that a block may ask for; arch: as 'sm_90a'.
     """
     specs = [prefill_gemm.spec(tile, interleaved, hardware)
              for tile in prefill_gemm.TILES for interleaved in (False, True)]
@@ -31,18 +36,22 @@ def prefill_specs(geometries: Iterable[Geometry], num_experts: int, page_size: i
                   for shape in prefill_moe.TILES.values() for interleaved in (False, True)]
         specs += [prefill_moe.sort_spec(entry, num_experts)
                   for entry in ('prefill_sort', 'prefill_tiles')]
-    for shape in geometries:
-        specs += [prefill_attention.spec(
-            shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads,
-            page_size, shape.window, fp8,
-            prefill_attention.query_warps_of(shape.head_dim, fp8, shared_limit))]
+    specs += [_attention(shape, page_size, fp8, shared_limit, arch) for shape in geometries]
     return list(dict.fromkeys(specs))
 
 
 def image_specs(geometries: Iterable[Geometry], blocks: Iterable[str], page_size: int, fp8: bool,
-                shared_limit: int) -> list[KernelSpec]:
+                shared_limit: int, arch: str) -> list[KernelSpec]:
     """The attention of prompts with images; blocks: models/config.ImageBlocks, one a geometry."""
-    return [prefill_attention.spec(
-        shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads, page_size,
-        shape.window, fp8, prefill_attention.query_warps_of(shape.head_dim, fp8, shared_limit),
-        _BLOCKS[seen]) for shape, seen in zip(geometries, blocks, strict=True) if _BLOCKS[seen]]
+    return [_attention(shape, page_size, fp8, shared_limit, arch, _BLOCKS[seen])
+            for shape, seen in zip(geometries, blocks, strict=True) if _BLOCKS[seen]]
+
+
+def _attention(shape: Geometry, page_size: int, fp8: bool, shared_limit: int, arch: str,
+               blocks: int = 0) -> KernelSpec:
+    layer = (shape.head_dim, shape.num_q_heads // shape.num_kv_heads, shape.num_kv_heads,
+             page_size, shape.window, fp8)
+    if prefill_attention_wgmma.serves(shape.head_dim, arch):
+        return prefill_attention_wgmma.spec(*layer, blocks)
+    block = prefill_attention.block_of(shape.head_dim, fp8, shared_limit)
+    return prefill_attention.spec(*layer, block, blocks)

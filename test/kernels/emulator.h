@@ -105,6 +105,19 @@ struct Copy {
 
 static std::vector<Copy> copies[max_threads];
 static int groups[max_threads];          // committed ones
+
+struct Product {
+    float* c;
+    const u32* a;
+    u64 b;
+    float (*value)(u32);
+    bool add;
+    int group;
+};
+
+static std::vector<Product> products[max_threads];
+static int product_groups[max_threads];  // committed ones
+
 static void (*body)();
 
 inline void yield() { swapcontext(&contexts[current], &scheduler); }
@@ -184,6 +197,8 @@ static void run_together(int num_blocks, int num_threads, u8* shared, size_t sha
             counters[t] = nullptr;
             copies[t].clear();
             groups[t] = 0;
+            products[t].clear();
+            product_groups[t] = 0;
             ++warps[t / 32].live;
             getcontext(&contexts[t]);
             contexts[t].uc_stack.ss_sp = stacks + t * stack_bytes;
@@ -358,6 +373,12 @@ template <typename T> T atomicOr(T* p, T x) {
     return old;
 }
 
+inline u32 atomicInc(u32* p, u32 last) {
+    const u32 old = *p;
+    *p = old >= last ? 0 : old + 1;
+    return old;
+}
+
 inline u32 take_ticket(u32* counter) { return (*counter)++; }
 
 inline void add_arrivals(u32* counter, u32 count) {
@@ -437,12 +458,21 @@ inline u16 to_bf16(float x) {
     return (u16)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-inline float from_f16(u32 half) {
+inline float value_of_f16(u32 half) {
     const int exponent = half >> 10 & 31, fraction = half & 1023;
     const float size = exponent == 31 ? (fraction ? NAN : INFINITY)
         : exponent ? std::ldexp(1024.0f + fraction, exponent - 25)
         : std::ldexp((float)fraction, -24);
     return half & 0x8000 ? -size : size;
+}
+
+inline float from_f16(u32 half) {
+    static const std::vector<float> values = [] {
+        std::vector<float> all(1 << 16);
+        for (u32 i = 0; i < all.size(); ++i) all[i] = value_of_f16(i);
+        return all;
+    }();
+    return values[half & 0xFFFF];
 }
 
 inline u32 to_f16(float x) {
@@ -477,6 +507,8 @@ inline u32 e4m3_to_f16(u32 pair) {
 inline void load_once(u32 (&to)[1], const void* from) { memcpy(to, from, 4); }
 inline void load_once(u32 (&to)[2], const void* from) { memcpy(to, from, 8); }
 inline void load_once(u32 (&to)[4], const void* from) { memcpy(to, from, 16); }
+inline void load_with_line(u32 (&to)[1], const void* from) { memcpy(to, from, 4); }
+inline void load_with_line(u32 (&to)[2], const void* from) { memcpy(to, from, 8); }
 inline u64 streaming_policy() { return 0; }
 template <typename T> T load_weights(const T* p, u64) { return *p; }
 template <typename T> T load_result(const T* from) { return *from; }
@@ -488,6 +520,8 @@ inline uint4 load_activations(const void* p) { return *(const uint4*)p; }
 inline void copy_async(void* to, const void* from, bool real) {
     emulator::copies[emulator::current].push_back({to, from, real, emulator::groups[emulator::current], 16});
 }
+
+inline void copy_with_line(void* to, const void* from, bool real) { copy_async(to, from, real); }
 
 typedef u64 SharedAddress;
 
@@ -644,6 +678,79 @@ inline void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
 inline void mma_f16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     const u32 fragment[6] = {a0, a1, a2, a3, b0, b1};
     multiply_fragments<from_f16>(c, fragment);
+}
+
+// Of wgmma.cuh. Products happen at the last moment, in the wait, with what registers and shared
+// memory hold then, so that a missing wait shows; each thread makes its part of the result.
+namespace emulator {
+
+// A number of a right operand: a descriptor's fields as the PTX ISA has them, K-major.
+inline u16 operand_number(u64 descriptor, int row, int k) {
+    const u64 start = (descriptor & 0x3FFF) << 4, between_eights = (descriptor >> 32 & 0x3FFF) << 4;
+    const bool is_plain = (descriptor >> 49 & 7) == 0 && (descriptor >> 52 & 1) == 0;
+    // 128 bytes are swapped about; 16 numbers are at most 96 bytes behind row 0
+    if (descriptor >> 62 != 1 || !is_plain || start % 1024 > 96) abort();
+    // rows of 128 bytes; vectors are swapped by bits 7 to 9 of the address
+    u64 place = start + row / 8 * between_eights + row % 8 * 128 + 2 * k;
+    place ^= (place >> 7 & 7) << 4;
+    return *(const u16*)(__start_emulated_shared + place);
+}
+
+inline void multiply_group(const Product& product) {
+    u64 words[4];
+    for (int i = 0; i < 4; ++i) words[i] = product.a[i];
+    const auto all = exchange(words, 4);
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    float left[2][16];
+    for (int half = 0; half < 2; ++half) {
+        for (int k = 0; k < 16; ++k) {
+            const u32 pair = (u32)all[4 * g + k % 8 / 2][half + k / 8 * 2];
+            left[half][k] = product.value(pair >> k % 2 * 16 & 0xFFFF);
+        }
+    }
+    for (int column = 2 * t; column < 64; column += column % 2 ? 7 : 1) {
+        double sums[2] = {0, 0};
+        for (int k = 0; k < 16; ++k) {
+            const double right = product.value(operand_number(product.b, column, k));
+            for (int half = 0; half < 2; ++half) sums[half] += left[half][k] * right;
+        }
+        for (int half = 0; half < 2; ++half) {
+            float& c = product.c[column / 8 * 4 + half * 2 + column % 2];
+            c = (float)(sums[half] + (product.add ? c : 0.0));
+        }
+    }
+}
+
+inline void product(float* c, const u32* a, u64 b, float (*value)(u32), bool add) {
+    products[current].push_back({c, a, b, value, add, product_groups[current]});
+}
+
+}  // namespace emulator
+
+inline void begin_products() {}
+inline void commit_products() { ++emulator::product_groups[emulator::current]; }
+inline void hold_result(float (&)[32]) {}
+inline void publish_to_products() {}
+
+template <int PENDING> void wait_for_products() {
+    auto& products = emulator::products[emulator::current];
+    const int done = emulator::product_groups[emulator::current] - PENDING;
+    size_t count = 0;
+    for (; count < products.size() && products[count].group < done; ++count)
+        emulator::multiply_group(products[count]);
+    products.erase(products.begin(), products.begin() + count);
+}
+
+inline u64 __cvta_generic_to_shared(const void* p) {
+    return (u64)((const char*)p - __start_emulated_shared);
+}
+
+inline void product_f16(float (&c)[32], const u32 (&a)[4], u64 b, bool add) {
+    emulator::product(c, a, b, from_f16, add);
+}
+
+inline void product_bf16(float (&c)[32], const u32 (&a)[4], u64 b, bool add) {
+    emulator::product(c, a, b, bf16_value, add);
 }
 
 inline u32 scaled_bf16(u32 a, float s) {

@@ -112,6 +112,19 @@ def test_other_forms_of_attention(machine: Machine, fp8: bool, grid: bool) -> No
         assert judge().beyond < 2e-6
 
 
+def test_prompts_by_wgmma(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In tiles of its own; planted: the maxima of other tiles."""
+    if not machine.small:
+        pytest.skip('bench/op_errors.py runs on the device itself')
+    op = attention_errors.prefill_attention_wgmma
+    monkeypatch.setattr(op, 'serves', lambda *_: True)
+    judge = attention_errors.prompted(machine, attention_errors.prompts_wgmma.EIGHT, True, 3,
+                                      (140,))
+    assert judge().beyond < 2e-6
+    monkeypatch.setattr(op, 'TILE', 32)
+    assert judge().beyond > 5e-5
+
+
 def test_the_float64_roundings_are_those_of_the_types() -> None:
     shares = np.exp(-12 * np.abs(normal(1, 5000)).astype(np.float64))
     shares[0] = 1

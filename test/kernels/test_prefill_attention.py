@@ -23,6 +23,7 @@ from test_attention_decode import (
     queries,
 )
 
+from gemma_thor_ros.ops import device
 from gemma_thor_ros.ops import prefill_attention as op
 from gemma_thor_ros.ops.attention import AttentionSpan, attention_ref, plan_attention
 from gemma_thor_ros.ops.scratch import Scratch
@@ -31,7 +32,7 @@ Span = tuple[int, int, int, int]         # first row, rows, position of the firs
 
 
 def attend(machine: Machine, pages: Pages, q: Array, spans: Sequence[Span],
-           query_warps: int | None = None, max_rows: int | None = None,
+           block: tuple[int, int] | None = None, max_rows: int | None = None,
            blocks: Array | None = None, whole: bool = False) -> Array:
     """The device's result; rows of no span stay poisoned."""
     put = machine.put
@@ -41,8 +42,14 @@ def attend(machine: Machine, pages: Pages, q: Array, spans: Sequence[Span],
     rows = max_rows or max(span[1] for span in spans)
     placed = None if blocks is None else put(blocks)
     machine.run(lambda: op.prefill_attention(out, *args, pages.shape.window, rows, machine.stream,
-                                             query_warps, placed, whole))
+                                             placed, whole, block))
     return machine.get(out)
+
+
+def other_block(shape: Geometry, fp8: bool) -> tuple[int, int]:
+    """Tiles of as many keys as a launch takes, for a smaller or larger block of queries."""
+    groups, tile = op.block_of(shape.head_dim, fp8, device.info().shared_bytes_per_block)
+    return 4 if groups == 2 else 2, tile
 
 
 def expected(pages: Pages, q: Array, spans: Sequence[Span],
@@ -114,7 +121,7 @@ def test_the_cut_of_a_prompt_changes_no_bit(machine: Machine, shape: Geometry, c
     for start, end in zip(cuts, cuts[1:], strict=False):
         part = attend(machine, pages, q[start:end], [(0, end - start, start, 0)])
         assert np.array_equal(part, whole[start:end]), (start, end)
-    smaller = attend(machine, pages, q, [(0, count, 0, 0)], query_warps=1)   # other blocks
+    smaller = attend(machine, pages, q, [(0, count, 0, 0)], block=other_block(shape, fp8))
     assert np.array_equal(smaller, whole)
     if not machine.small:
         for row in range(0, count, 37):
@@ -163,7 +170,8 @@ def test_rows_see_their_image(machine: Machine, shape: Geometry, case: int, fp8:
     changed = (out != plain).any(axis=(1, 2))
     assert not changed[~seeing].any() and changed[blocks[:, 1] > positions + 1].all()
     if grid or not machine.small:
-        smaller = attend(machine, pages, q, spans, query_warps=1, blocks=blocks, whole=whole)
+        smaller = attend(machine, pages, q, spans, blocks=blocks, whole=whole,
+                         block=other_block(shape, fp8))
         assert np.array_equal(smaller, out)
     # a chunk that begins behind the first image, or with the only one
     cut = images[0][1] - start if case == 0 else images[0][0] - start
@@ -193,11 +201,22 @@ def test_planted_errors_are_seen(machine: Machine) -> None:
     assert not changed[:10].any() and changed[10:].all()
 
 
+@pytest.mark.parametrize(('shape', 'fp8', 'block'), [
+    (DEMO_FULL, True, (4, 128)), (DEMO_FULL, True, (4, 64)), (DEMO_FULL, False, (4, 64)),
+    (NARROW, True, (8, 64)), (NARROW, False, (4, 32))])
+def test_blocks_of_other_devices(machine: Machine, shape: Geometry, fp8: bool,
+                                 block: tuple[int, int]) -> None:
+    least = op.shared_bytes(shape.head_dim, fp8, block)
+    if not machine.small and least > device.info().shared_bytes_per_block:
+        pytest.skip('this device has less shared memory')
+    check(machine, shape, [(0, 9, 130, 0)], fp8, 9, block=block)
+
+
 def test_blocks_fit_into_shared_memory() -> None:
     for head_dim in (256, 512):
         for fp8 in (False, True):
             for limit in (99, 163, 227):
-                warps = op.query_warps_of(head_dim, fp8, limit * 1024)
-                assert op.shared_bytes(head_dim, fp8, warps) <= limit * 1024
-    assert op.query_warps_of(256, False, 99 * 1024) == 4
-    assert op.query_warps_of(512, False, 99 * 1024) == 2
+                block = op.block_of(head_dim, fp8, limit * 1024)
+                assert op.shared_bytes(head_dim, fp8, block) <= limit * 1024
+    assert op.block_of(512, True, 227 * 1024) == (4, 128)
+    assert op.block_of(512, False, 99 * 1024) == (2, 32)
