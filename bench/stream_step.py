@@ -15,20 +15,36 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from step_rings import step
+import numpy as np
 from stream_kernels import NAMES, ways
 
 import kernels
 from gemma_thor_ros.cli.bench_model import random_model
 from gemma_thor_ros.cli.bench_records import Records
+from gemma_thor_ros.models.batch import Batch, Role, Span
 from gemma_thor_ros.models.cuda_inputs import Key
 from gemma_thor_ros.models.cuda_step import CudaGemma4
 from gemma_thor_ros.ops import device, gemm_nvfp4, stream_nvfp4
 from gemma_thor_ros.ops.compile import KernelSpec
+from gemma_thor_ros.ops.sample import SampleRow, SampleSettings
 from gemma_thor_ros.ops.step_times import times_us
 
+PAGE_SIZE = 64
 REPLAYS = 25
 Product = tuple[int, int, bool]          # columns, row tiles, gate and up
+
+
+def step(model: CudaGemma4, depth: int, rows: int) -> None:
+    """Run one step of one sequence, so that the next launches have its inputs."""
+    num_pages = -(-(depth + rows + 15) // PAGE_SIZE)
+    cache = model.new_kv_cache(num_pages, num_pages, PAGE_SIZE)
+    pages = np.arange(num_pages, dtype=np.int32)
+    ids = np.random.default_rng(rows).integers(model.vocab_size, size=rows).astype(np.int32)
+    batch = Batch(ids, np.arange(depth, depth + rows, dtype=np.int32),
+                  (Span(Role.DECODE, 0, rows, depth, pages, pages),),
+                  np.arange(rows, dtype=np.int32))
+    settings = SampleSettings(temperature=0.0)
+    model.choose(batch, cache, [SampleRow(settings, depth + 1 + i) for i in range(rows)])
 
 
 class Ways:

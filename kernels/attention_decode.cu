@@ -8,7 +8,7 @@
 //   spans (B) = {first row, rows (0: none), position of the first row, unused}; 1 to 16 rows each
 //   page_table (B, max_pages); entries below the window and past the last row are never read
 //   partial (max_chunks, T, Q, D) float32, partial_ml (T, Q, max_chunks) {maximum, sum}: scratch
-//   tickets (B, KV, MAX_GROUPS) u32: scratch, zero before and after every launch
+//   tickets (B, KV, MAX_GROUPS) u32, with CLAIMS (KV) more: scratch, zero before and after a launch
 //
 // The scale is 1 (it sits in the norms). Row i sees the keys 0 .. its position, with a window the
 // last WINDOW of them.
@@ -42,6 +42,8 @@
 // attention_append.cuh. Its bits are those of the two launches.
 // Multiplications and additions that follow one another are intrinsics: the compiler may fuse them
 // in one variant and not in another.
+// CLAIMS: one row of FP8 pages in a full layer. Blocks claim chunks one after the other, see
+// attention_tiles.cuh; with 16 bit pages and elsewhere they take them in rounds.
 //
 // PRECOND: D is 256 or 512; S is a multiple of 16; GROUP is at most 16
 // PRECOND: spans, page_table and the keys before each span's first row are written before the
@@ -71,7 +73,7 @@
 #define CLUSTER 1
 #endif
 
-#define SHARES (APPEND && FP8 && CLUSTER == 1)   // 16 bit pages lose by it (bench/LOG.md)
+#define CLAIMS (APPEND && FP8 && CLUSTER == 1 && WINDOW == 0)    // see attention_tiles.cuh
 
 #include "cluster.cuh"
 #include "attention_chunks.cuh"
@@ -95,6 +97,7 @@ struct Raw {
 
 #endif
 
+#define FEW_CHUNKS 8                     // of the only row, in the launch of its own
 #define FUSED_COLUMNS 2                  // of a lane, in the sum of the chunks by the last block
 // Partial results in flight: those of a window of 1,024 where more would not spill.
 #define FUSED_AHEAD (D == 512 || !FP8 ? 2 : NT > 1 ? 8 : 12)
@@ -109,73 +112,6 @@ struct Raw {
 // Before the wait for the previous kernel, and not moved behind it.
 __device__ __forceinline__ float load_scale(const float* from) {
     return __uint_as_float(load_activation_word(from));
-}
-
-// This block's item of a round. Items of a sequence get shorter from one to the next: every second
-// round goes through the blocks backwards, but for the kv head, whose queries a block keeps.
-__device__ __forceinline__ int index_of(int round) {
-    const int block = blockIdx.x, blocks = gridDim.x;
-    if (CLUSTER > 1) return round;       // there is one
-    if (APPEND && round % 2 == 1 && blocks % KV == 0)
-        return (round + 1) * blocks - KV - block + 2 * (block % KV);
-    return round * blocks + block;
-}
-
-#if !SHARES
-
-__device__ __forceinline__ bool find_first(Item& item, Order&, const int4* spans, int num_spans) {
-    return find_item(item, index_of(0), spans, num_spans);
-}
-
-__device__ __forceinline__ bool find_next(Item& item, const Order&, int round, const int4* spans,
-                                          int num_spans) {
-    return find_item(item, index_of(round), spans, num_spans);
-}
-
-#endif
-
-// Before an item's first tile.
-__device__ __forceinline__ void start_sums(Sums& sums, float (&acc)[MTILES][NT][4]) {
-    sums = {LOWEST, 0.0f};
-#pragma unroll
-    for (int m = 0; m < MTILES; ++m) {
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) acc[m][n][i] = 0.0f;
-        }
-    }
-}
-
-// An item's results, for the sum of the chunks.
-__device__ __forceinline__ void store_partial(float* partial, float2* partial_ml, const Item& item,
-                                              const Sums& sums, const float (&acc)[MTILES][NT][4],
-                                              int num_rows, int max_chunks, int warp, int lane) {
-    const int chunk = item.chunk - item.low_chunk;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int query = item.group * QUERIES + n * 8 + lane % 4 * 2 + e;
-            if (query < item.num_rows * GROUP) {
-                const int head = item.kv * GROUP + query % GROUP;
-                const u64 row = item.first_row + query / GROUP;
-                float* to = partial + partial_place(chunk, num_rows, row, head) * D
-                            + (warp * 8 + lane / 4) * COLUMNS;
-#pragma unroll
-                for (int m = 0; m < MTILES; m += 2) {
-                    store_vector(to + m * 2, make_float4(acc[m][n][e], acc[m][n][2 + e],
-                                                         acc[m + 1][n][e], acc[m + 1][n][2 + e]));
-                }
-            }
-        }
-    }
-    const int query = item.group * QUERIES + (NT == 1 ? 0 : warp) * 8 + lane / 4;
-    if (warp < NT && lane % 4 == 0 && query < item.num_rows * GROUP) {   // whose sums this warp has
-        const int head = item.kv * GROUP + query % GROUP;
-        const u64 row = item.first_row + query / GROUP;
-        partial_ml[(row * Q_HEADS + head) * max_chunks + chunk] = make_float2(sums.top, sums.total);
-    }
 }
 
 #if ONCE
@@ -203,7 +139,9 @@ __device__ __forceinline__ void attend(
     Order* kept = (Order*)(zero + 1);
     float* key_scales = (float*)(kept + 1);                  // (KV), for scores in base 2
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#if WINDOW > 0 || APPEND
     allow_next_kernel();
+#endif
     enter_cluster();                     // its blocks may be written to when all are there
     Item item;
     Order order;
@@ -236,11 +174,15 @@ __device__ __forceinline__ void attend(
     }
     load_v(v, v_pages, places, item.kv, tile_key, low_key, item.start, true, warp, lane);
     Item next = item;
+#if CLAIMS
+    bool more = false;
+#else
     bool more = find_next(next, order, ++round, spans, num_spans);
+#endif
     if (threadIdx.x == 0) {
         *own = item;
         *ahead = next;
-        if (SHARES) *kept = order;
+        if (CLAIMS) *kept = order;
         *zero = 0;
     }
     if (threadIdx.x < KV)
@@ -260,11 +202,21 @@ __device__ __forceinline__ void attend(
     commit_copies();
     __syncthreads();
     wait_for_previous_kernel();
+#if CLAIMS
+    const bool single = item.stop - item.first_key <= TILE;
+    if (single && threadIdx.x == 0) *ticket = claim_next(*ahead, order, tickets);
+#endif
     stage_heads(q_tile, own_rows, k_pages, v_pages, raw, table, constants, factors, item, owns,
                 slot, warp, lane);
     __syncthreads();
+#if CLAIMS
+    if (single) more = *ticket;
+#endif
     if (owns) take_own(k_tile, v, own_rows, own_key, item.start - tile_key, warp, lane);
 #else
+#if WINDOW == 0                          // what the next launch requests stands behind these pages:
+    allow_next_kernel();                 // 12 layers of the 12B are 3 us shorter, 8 in affine codes
+#endif
     wait_for_previous_kernel();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -286,6 +238,15 @@ __device__ __forceinline__ void attend(
         // what comes next, the item's next tile or the next item's first
         const bool last = tile_key + TILE >= own->stop, any = !last || more;
         const Item* then = last ? ahead : own;
+#if CLAIMS
+        // a tile before the last one, which requests the next item's; all chunks behind the first
+        // have two tiles at least
+        const bool claims = !last && tile_key + 2 * TILE >= own->stop;
+        if (claims && threadIdx.x == 0) {
+            *ahead = *own;
+            *ticket = claim_next(*ahead, *kept, tickets);
+        }
+#endif
         const int first = then->first_key, next_key = last ? first : tile_key + TILE;
         const int then_low = first_visible(then->start), then_kv = then->kv;
         const int then_end = any ? then->start + then->num_rows : 0;
@@ -343,11 +304,15 @@ __device__ __forceinline__ void attend(
         }
         multiply_pv(acc, p, p_tile, v, *(volatile u32*)zero, lane);
         tile_key = next_key;
+#if CLAIMS
+        if (claims) more = *ticket;
+#else
         if (last && more) {              // looked up before loads that a loop would wait for
             Item found = *ahead;
             more = find_next(found, *kept, ++round, spans, num_spans);
             if (threadIdx.x == 0) *later = found;
         }
+#endif
         load_v(v, v_pages, places, then_kv, tile_key, then_low, then_end, true, warp, lane);
         if (last) {
 #if CLUSTER > 1
@@ -402,7 +367,7 @@ __device__ __forceinline__ void attend(
             __syncthreads();             // all have read the items
             if (threadIdx.x == 0) {
                 *own = *ahead;
-                *ahead = *later;
+                if (!CLAIMS) *ahead = *later;
             }
             __syncthreads();
             start_sums(sums, acc);
@@ -461,8 +426,37 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2) attention_decode_c
         int num_spans, int num_rows, int max_chunks) {
     __shared__ float2 room[MAX_CHUNKS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int index = split ? blockIdx.x : blockIdx.x * WARPS + warp;
     const int slices = D / (32 * COLUMNS_EACH);
+#if COLUMNS_EACH == 1 && WINDOW == 0
+    // The only row, if its chunks are few: a warp has all of them, and knows before the wait where
+    // they lie; and most blocks are gone at once, for those of the next launch.
+    if (split && num_rows == 1 && num_spans == 1) {
+        allow_next_kernel();
+        const uint4 words = load_activations(spans);
+        const int position = words.z, own = blockIdx.x * WARPS + warp;
+        if ((int)words.y > 0 && chunk_of(position) < GROUP_CHUNKS) {
+            if (own >= Q_HEADS * slices) return;
+            const int head = own / slices, slice = own % slices;
+            const float scale = FP8 ? load_scale(v_scale + head / GROUP) : 1.0f;
+            u16* to = out + (u64)head * D + slice * 32 + lane;
+            if (chunk_of(position) < FEW_CHUNKS) {
+                OneRequest<1, FEW_CHUNKS> request;
+                request.prepare(partial, partial_ml, 1, max_chunks, 0, head, position, 0, slice,
+                                lane);
+                wait_for_previous_kernel();
+                request.add(to, scale, lane);
+            } else {
+                OneRequest<1, GROUP_CHUNKS> request;
+                request.prepare(partial, partial_ml, 1, max_chunks, 0, head, position, 0, slice,
+                                lane);
+                wait_for_previous_kernel();
+                request.add(to, scale, lane);
+            }
+            return;
+        }
+    }
+#endif
+    const int index = split ? blockIdx.x : blockIdx.x * WARPS + warp;
     const int slice = index % slices, head = index / slices % Q_HEADS;
     const int row = index / slices / Q_HEADS;
     allow_next_kernel();

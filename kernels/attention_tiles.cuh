@@ -1,11 +1,11 @@
 // Copyright 2026 The gemma_thor_ros developers
 // SPDX-License-Identifier: Apache-2.0
 //
-// What attention_decode.cu does with a tile of 64 keys: which item of work it belongs to, K, V and
-// the queries on their way into the order of the matrix instruction, the two products and the
-// probabilities between them. The shapes and the mapping are described there.
+// What attention_decode.cu does with a tile of 64 keys: K, V and the queries on their way into the
+// order of the matrix instruction, the two products and the probabilities between them, and an item's
+// sums. The shapes and the mapping are described there.
 //
-// Included after attention_combine.cuh. Constants: D, GROUP, KV, S, FP8, NT, APPEND, CLUSTER.
+// Included after attention_combine.cuh. Constants: D, GROUP, KV, S, FP8, NT, APPEND, CLUSTER, CLAIMS.
 
 #include "prefill_tile.cuh"
 
@@ -23,126 +23,7 @@
 #define PAGES_OF_TILE (S % TILE == 0 ? 1 : TILE / 16)
 #define HIDDEN __int_as_float(0xff800000)   // minus infinity: exp gives 0
 
-struct Item {
-    int sequence, first_row, num_rows, start;    // start: position of the first row
-    int chunk, low_chunk, num_chunks;
-    int kv, group;                               // group of QUERIES queries
-    int first_key, stop;                         // of its keys that some row sees
-};
-
-// What a block's later items follow from: its last chunk, and the steps from one to the next in odd
-// and in even rounds.
-struct Order {
-    int lowest, steps[2];
-};
-
-#if CLUSTER > 1                          // see attention_cluster.cuh
-#elif SHARES
-
-// This block's first item, of the only row of the only sequence, if any. The blocks of a kv head
-// take its chunks in turn, the last first, every second round backwards, since chunks get shorter.
-// But where a block's share of the tiles is less than the longest chunk, a block takes the chunks
-// that end in its share: they lie side by side and their sizes are powers of two, so that no block
-// has more than the longest. The last chunk is a first item either way.
-__device__ __forceinline__ bool find_first(Item& item, Order& order, const int4* spans, int) {
-    const int4 span = spans[0];
-    const int low = chunk_of(first_visible(span.z)), high = chunk_of(span.z);
-    const int blocks = gridDim.x / KV, block = blockIdx.x / KV;     // of a kv head
-    const int base = chunk_start(low), end = chunk_start(high + 1), tiles = (end - base) / TILE;
-    int chunk = high - block;
-    order = {low, {2 * (blocks - block) - 1, 2 * block + 1}};
-    if (high - low >= blocks && end - chunk_start(high) > tiles / blocks * TILE) {
-        chunk = chunk_of(base + (tiles - tiles * block / blocks) * TILE) - 1;
-        order = {chunk_of(base + (tiles - tiles * (block + 1) / blocks) * TILE), {1, 1}};
-    }
-    item = {0, span.x, 1, span.z, chunk, low, high - low + 1, (int)blockIdx.x % KV, 0};
-    item.first_key = first_of(chunk, first_visible(span.z));
-    item.stop = min(chunk_start(chunk + 1), span.z + 1);
-    return span.y > 0 && block < blocks && chunk >= order.lowest;
-}
-
-// The item of a later round in the place of the one before; false past the last.
-__device__ __forceinline__ bool find_next(Item& item, const Order& order, int round, const int4*,
-                                          int) {
-    item.chunk -= order.steps[1 - round % 2];
-    item.first_key = first_of(item.chunk, first_visible(item.start));
-    item.stop = chunk_start(item.chunk + 1);
-    return item.chunk >= order.lowest;
-}
-
-#elif APPEND
-
-// Work item number `index` of the only row of the only sequence, its last chunks first; false past
-// the end.
-__device__ __forceinline__ bool find_item(Item& item, int index, const int4* spans, int) {
-    const int4 span = spans[0];
-    const int low = chunk_of(first_visible(span.z)), high = chunk_of(span.z);
-    if (span.y <= 0 || index >= (high - low + 1) * KV) return false;
-    item = {0, span.x, 1, span.z, high - index / KV, low, high - low + 1, index % KV, 0};
-    item.first_key = first_of(item.chunk, first_visible(span.z));
-    item.stop = min(chunk_start(item.chunk + 1), item.start + 1);
-    return true;
-}
-
-#else
-
-// Items of one sequence, and the part of them that decides which is which.
-struct Items {
-    int4 span;
-    int groups, low, high, count;        // low, high: its first and last chunk
-};
-
-__device__ __forceinline__ Items items_of(const int4* spans, int b, int num_spans) {
-    Items of = {};
-    if (b < num_spans) of.span = spans[b];
-    if (of.span.y > 0) {
-        of.groups = (of.span.y * GROUP + QUERIES - 1) / QUERIES;
-        of.low = chunk_of(first_visible(of.span.z));
-        of.high = chunk_of(of.span.z + of.span.y - 1);
-        of.count = (of.high - of.low + 1) * KV * of.groups;
-    }
-    return of;
-}
-
-// Work item number `index`, the last chunks of each sequence first; false past the end. Each lane of
-// a warp looks at a sequence.
-__device__ __forceinline__ bool find_item(Item& item, int index, const int4* spans,
-                                          int num_spans) {
-    const int lane = threadIdx.x % WARP;
-    for (int base = 0; base < num_spans; base += WARP) {
-        Items of = items_of(spans, base + lane, num_spans);
-        int upto = of.count, owner = 0;
-        if (num_spans > 1) {
-#pragma unroll
-            for (int step = 1; step < WARP; step *= 2) {
-                const int other = __shfl_up_sync(FULL_MASK, upto, step);
-                if (lane >= step) upto += other;
-            }
-            owner = __ffs(__ballot_sync(FULL_MASK, upto > index)) - 1;
-        } else {
-            upto = of.count = __shfl_sync(FULL_MASK, of.count, 0);
-            if (index >= upto) owner = -1;
-        }
-        if (owner >= 0) {
-            const int rest = index - __shfl_sync(FULL_MASK, upto - of.count, owner);
-            const int groups = __shfl_sync(FULL_MASK, of.groups, owner);
-            const int low = __shfl_sync(FULL_MASK, of.low, owner);
-            const int high = __shfl_sync(FULL_MASK, of.high, owner);
-            const int head = rest % (KV * groups);
-            item = {base + owner, __shfl_sync(FULL_MASK, of.span.x, owner),
-                    __shfl_sync(FULL_MASK, of.span.y, owner),
-                    __shfl_sync(FULL_MASK, of.span.z, owner), high - rest / (KV * groups), low,
-                    high - low + 1, head / groups, head % groups};
-            item.first_key = first_of(item.chunk, first_visible(item.start));
-            item.stop = min(chunk_start(item.chunk + 1), item.start + item.num_rows);
-            return true;
-        }
-        index -= __shfl_sync(FULL_MASK, upto, WARP - 1);
-    }
-    return false;
-}
-
-#endif
+#include "attention_items.cuh"
 
 #define KEY_STRIDE (KV * D * ELEMENT)    // bytes from one slot of a page to the next
 
@@ -169,6 +50,31 @@ __device__ __forceinline__ Pages find_pages(const int* table, int tile_key, int 
     return pages;
 }
 
+// copy_async and load_once for K and V. A warp's request is 64 bytes of each of some rows, another
+// warp's the rest of their lines: the L2 fetches both at once.
+__device__ __forceinline__ void copy_with_line(void* to, const void* from, bool real) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(real ? 16 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_with_line(u32 (&to)[1], const void* from) {
+    asm volatile("ld.global.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
+}
+
+__device__ __forceinline__ void load_with_line(u32 (&to)[2], const void* from) {
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+}
+
+#if CLAIMS
+#define COPY_ROW copy_with_line
+#define LOAD_ROW load_with_line
+#else
+#define COPY_ROW copy_async
+#define LOAD_ROW load_once
+#endif
+
 // K of one of this lane's two keys (place 0 or 1) of the tile, on its way into shared memory, where
 // only this lane reads it; zeros where it is not `real`, and then its place is not read.
 __device__ __forceinline__ void request_k(uint4* k_tile, const u8* pages, int page, int kv, int key,
@@ -177,7 +83,7 @@ __device__ __forceinline__ void request_k(uint4* k_tile, const u8* pages, int pa
                     + warp / KEY_GROUPS * (D * ELEMENT / 2) + lane % 4 * 16;
 #pragma unroll
     for (int j = 0; j < K_LOADS; ++j)
-        copy_async(k_tile + (j * 2 + place) * WARPS * WARP + threadIdx.x, row + j * 64, real);
+        COPY_ROW(k_tile + (j * 2 + place) * WARPS * WARP + threadIdx.x, row + j * 64, real);
 }
 
 // V of the tile in this warp's columns: keys 16 s + 4 t .. + 3 for t = lane % 4; zeros, or
@@ -203,7 +109,7 @@ __device__ __forceinline__ void load_v(u32 (*v)[4][V_WORDS], const u8* pages, co
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             if ((u32)(first + s * 16 + i) < width) {
-                load_once(v[s][i], row + i * KEY_STRIDE);
+                LOAD_ROW(v[s][i], row + i * KEY_STRIDE);
             } else if (clear) {
 #pragma unroll
                 for (int w = 0; w < V_WORDS; ++w) v[s][i][w] = 0;
@@ -417,5 +323,49 @@ __device__ __forceinline__ void multiply_pv(float (*out)[NT][4], const uint2 (&o
 #pragma unroll
             for (int n = 0; n < NT; ++n) multiply(out[m][n], a, p[n].x, p[n].y);
         }
+    }
+}
+
+// Before an item's first tile.
+__device__ __forceinline__ void start_sums(Sums& sums, float (&acc)[MTILES][NT][4]) {
+    sums = {LOWEST, 0.0f};
+#pragma unroll
+    for (int m = 0; m < MTILES; ++m) {
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) acc[m][n][i] = 0.0f;
+        }
+    }
+}
+
+// An item's results, for the sum of the chunks.
+__device__ __forceinline__ void store_partial(float* partial, float2* partial_ml, const Item& item,
+                                              const Sums& sums, const float (&acc)[MTILES][NT][4],
+                                              int num_rows, int max_chunks, int warp, int lane) {
+    const int chunk = item.chunk - item.low_chunk;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int query = item.group * QUERIES + n * 8 + lane % 4 * 2 + e;
+            if (query < item.num_rows * GROUP) {
+                const int head = item.kv * GROUP + query % GROUP;
+                const u64 row = item.first_row + query / GROUP;
+                float* to = partial + partial_place(chunk, num_rows, row, head) * D
+                            + (warp * 8 + lane / 4) * COLUMNS;
+#pragma unroll
+                for (int m = 0; m < MTILES; m += 2) {
+                    store_vector(to + m * 2, make_float4(acc[m][n][e], acc[m][n][2 + e],
+                                                         acc[m + 1][n][e], acc[m + 1][n][2 + e]));
+                }
+            }
+        }
+    }
+    const int query = item.group * QUERIES + (NT == 1 ? 0 : warp) * 8 + lane / 4;
+    if (warp < NT && lane % 4 == 0 && query < item.num_rows * GROUP) {   // whose sums this warp has
+        const int head = item.kv * GROUP + query % GROUP;
+        const u64 row = item.first_row + query / GROUP;
+        partial_ml[(row * Q_HEADS + head) * max_chunks + chunk] = make_float2(sums.top, sums.total);
     }
 }

@@ -48,6 +48,10 @@
 #include "attention_combine.cuh"
 #include "attention_tiles.cuh"
 
+#if CLUSTER > 1                          // declared for attention_decode.cu: there is one item here
+__device__ __forceinline__ bool find_item(Item&, int, const int4*, int) { return false; }
+#endif
+
 #define LOG2_E 1.4426950408889634f
 #define HALF_STEPS (KSTEPS / 2)          // of 16 columns, in half of D
 
@@ -145,7 +149,6 @@ attention_window(
     __shared__ u64 mail;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int kv = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER;
-    allow_next_kernel();
     const uint4 words = load_activations(spans);
     const int first_row = words.x, position = words.z, rows = (int)words.y;
     const float to_base_2 = FP8 ? __fmul_rn(__uint_as_float(load_activation_word(k_scale + kv)),
@@ -239,6 +242,9 @@ attention_window(
         }
     }
     wait_for_cluster();                  // all are there, and may be sent to
+    // not at the start: what the next launch requests then stands in front of this one's pages, and
+    // 12 layers of the 12B take 5 us more (NVFP4), 9 (affine codes)
+    allow_next_kernel();
     wait_for_previous_kernel();
     if (count == 0) return;
 

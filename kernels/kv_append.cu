@@ -93,6 +93,10 @@ kv_append(u16* __restrict__ q, u8* __restrict__ k_pages, u8* __restrict__ v_page
             compute_turns(c, turns, position, lane);
         }
     }
+    float factor = 1.0f;                 // read here: behind the wait it would be a read more
+    if (FP8 && !is_q && row < num_rows)
+        factor = __uint_as_float(load_activation_word(
+            is_v ? v_inverse + head - Q_HEADS - KV : k_inverse + head - Q_HEADS));
     wait_for_previous_kernel();
     if (row >= num_rows || (!is_q && sequence < 0)) return;
     Head x = {};
@@ -107,9 +111,9 @@ kv_append(u16* __restrict__ q, u8* __restrict__ k_pages, u8* __restrict__ v_page
         store_bf16(q + ((u64)row * Q_HEADS + head) * D, x, lane);
     } else if (is_v) {
         const int kv = head - Q_HEADS - KV;
-        store_page(v_pages, slot, kv, x, FP8 ? v_inverse[kv] : 1.0f, lane);
+        store_page(v_pages, slot, kv, x, factor, lane);
     } else {
         const int kv = head - Q_HEADS;
-        store_page(k_pages, slot, kv, x, FP8 ? k_inverse[kv] : 1.0f, lane);
+        store_page(k_pages, slot, kv, x, factor, lane);
     }
 }

@@ -165,14 +165,20 @@ rms_norm_add(float* x, u16* normed_0, u16* normed_1, u16* normed_2, const void* 
              const float* __restrict__ w_1, const float* __restrict__ w_2, float eps,
              float scale) {
     __shared__ float room[2][WARPS];
+    __shared__ u32 zero;
     const int column = threadIdx.x * 8;
     const u64 row = blockIdx.x;
+    if (threadIdx.x == 0) zero = 0;
     allow_next_kernel();
     const Outputs outputs = prepare(normed_0, normed_1, normed_2, w_0, w_1, w_2, column);
     const Row weight = load_weight(wa, column);
     wait_for_previous_kernel();
+    const PartsOfA parts = request_a(a, row, column);
     Row residual = load_f32(x + row * H, column);
-    const Row branch = sum_a(request_a(a, row, column));
+    // The assembler would request the residual behind the squares of the branch, and while the next
+    // product fills its rings a read takes longer than they do. See rms_norm_sum.
+    __syncthreads();
+    const Row branch = sum_a(parts, *(volatile u32*)&zero);
     const float inverse = inverse_rms(block_sum(squares(branch), room[0], WARPS), eps);
     const Row normed = scaled(branch, inverse, weight);
 #pragma unroll

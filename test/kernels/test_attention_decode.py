@@ -195,12 +195,18 @@ def test_neither_pages_nor_neighbours_change_bits(machine: Machine) -> None:
         assert np.array_equal(out[:2], alone)
 
 
-def test_who_adds_the_chunks_changes_no_bit(machine: Machine) -> None:
-    """The last block where few chunks are possible, a launch of its own where many are."""
-    pages = Pages(DEMO_FULL, [150], 16, False)
+@pytest.mark.parametrize('position', [149, 1100, 4000])
+def test_who_adds_the_chunks_changes_no_bit(machine: Machine, position: int) -> None:
+    """The last block where few chunks are possible, a launch of its own where many are.
+
+    In that launch a warp asks for up to 8 chunks, or 32, at once.
+    """
+    if machine.small and position > 2000:
+        pytest.skip('large, for a device')
+    pages = Pages(DEMO_FULL, [position + 1], 16, True)
     q = queries(DEMO_FULL, 1)
-    few, many = (attend(machine, pages, q, [(0, 1, 149)], max_chunks=chunks)
-                 for chunks in (3, 33))
+    few, many = (attend(machine, pages, q, [(0, 1, position)], max_chunks=chunks)
+                 for chunks in (position // 128 + 1, 50))
     assert np.array_equal(few, many)
 
 
@@ -235,6 +241,7 @@ def appended(machine: Machine, shape: Geometry, has_v: bool, fp8: bool, position
         machine.run(lambda: op.attention_decode(
             out, q, k_pages, v_pages, scratch, spans, table, (scale, more), shape.window, 1,
             machine.stream))
+    assert not machine.get(scratch.tickets).any()        # the next launch counts from zero
     return [machine.get(array) for array in (out, k_pages, v_pages)]
 
 
@@ -309,9 +316,21 @@ def test_a_cluster_appends(machine: Machine, shape: Geometry, position: int, fp8
         assert np.array_equal(array, other)
 
 
-def test_shares_change_no_bit(machine: Machine, full: None,
-                              monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 40 multiprocessors have less than the longest chunk each: chunks side by side."""
+@pytest.mark.parametrize('position', [3, 640, 700, 767])
+def test_claimed_chunks_change_no_bit(machine: Machine, position: int,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two blocks for the chunks of a kv head; the last chunk has one tile or two."""
+    info = replace(device.info(), num_multiprocessors=1)
+    monkeypatch.setattr(device, 'info', lambda: info)
+    one, two = (appended(machine, DEMO_FULL, False, True, position, together)
+                for together in (True, False))
+    for array, other in zip(one, two, strict=True):
+        assert np.array_equal(array, other)
+
+
+def test_many_claimed_chunks_change_no_bit(machine: Machine, full: None,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 40 multiprocessors; chunks of several lengths."""
     info = replace(device.info(), num_multiprocessors=40)
     monkeypatch.setattr(device, 'info', lambda: info)
     one, two = (appended(machine, LONG, False, True, 16900, together, 64)

@@ -52,7 +52,8 @@ WANTED = [(GEMM, 2 * 4 + 1), (head_nvfp4.spec(2816, 1, 232448, False), 2 * 4),
           (moe_nvfp4.gate_up_spec(2816, 1, 8, 128, False, 3), 5),
           (moe_nvfp4.down_spec(704, 1, 8, 128, False, 3), 5),
           (moe_chain.spec(2816, 704, 1, 8, 128, False, 3), 5),
-          (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8),
+          # the row's place, weights of the norm, turns, what K or V is multiplied by
+          (kv_append.spec(256, 16, 8, True, 128, 64, True), 3 + 2 + 8 + 1),
           # pages, K by copies and V of a tile, a turn and the norm's weights
           (attention_decode.append_spec(256, 2, 8, 64, 1024, True, True, 128), 1 + 4 + 16 + 1 + 2),
           # K and V of two chunks, their pages, the row's place, two scales
@@ -85,6 +86,15 @@ def early_loads(archs: ModuleType, spec: KernelSpec) -> int:
 def test_constants_are_requested_before_the_wait(archs: ModuleType, spec: KernelSpec,
                                                  count: int) -> None:
     assert early_loads(archs, spec) >= count
+
+
+def test_a_residual_is_requested_beside_its_branch(archs: ModuleType) -> None:
+    """Not behind the squares: while the next product fills its rings that is a long read more."""
+    spec = rms_norm.spec('rms_norm_add', 3840, outputs=1)
+    code = archs.machine_code(compiler.compile_spec(spec, ARCH).cubin, spec.entry)
+    behind = code[code.index('ACQBULK'):]
+    first = next(i for i, name in enumerate(behind) if name.startswith('SHFL'))
+    assert sum(name.startswith('LDG') for name in behind[:first]) == 1 + 2
 
 
 def loads_into_registers(archs: ModuleType, spec: KernelSpec) -> list[str]:
