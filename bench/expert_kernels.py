@@ -47,7 +47,7 @@ GATE_UP: dict[int, tuple[Variant, ...]] = {
          {'ACTIVATIONS': 4})}
 DOWN: dict[int, tuple[Variant, ...]] = {
     1: ({}, {'ONE_BODY': 0}, {'STAGES': 3}, {'STAGE_TILES': 2, 'STAGES': 3, 'ACTIVATIONS': 2}),
-    8: ({}, {'ONE_BODY': 1}, {'STAGES': 3}),
+    8: ({}, {'ONE_BODY': 0}, {'STAGES': 3}),
     16: ({}, {'ONE_BODY': 1}, {'STAGES': 2})}
 CHAIN: dict[int, tuple[Variant, ...]] = {
     1: ({}, {'STAGES': 3}), 8: ({}, {'STAGES': 3}), 16: ({}, {'STAGES': 2})}

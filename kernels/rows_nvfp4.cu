@@ -20,7 +20,8 @@
 // Dynamic shared memory, in this order: a ring for each warp; the places.
 // PRECOND: M a multiple of 8, x 16-byte aligned; at most 8 BLOCKS rows a block (blockIdx.y);
 // K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES, STAGE_TILES at most
-// 8, STAGES at least 2.
+// 8, STAGES at least 2, ADDERS at most PLACES (else an adder waits for the second round of a place
+// whose first one it takes for it).
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, BLOCKS (of 8 activation rows: 1 or
 // 2), HEAD, STAGE_TILES, STAGES, PLACES, ADDERS, E2M1_HARDWARE.
 
@@ -34,6 +35,8 @@
 #define TOKEN_STRIDE 20                  // numbers a row of x, so that no bank is met twice
 #define TOTAL_SIZE (TOKENS * TOKEN_STRIDE)                       // of one part
 #define WARPS (K_WARPS + ADDERS)
+
+static_assert(ADDERS <= PLACES, "an adder would take a place's first round for its second");
 
 #if HEAD
 #define OUTPUT float

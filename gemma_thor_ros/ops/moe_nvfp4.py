@@ -230,7 +230,8 @@ def down_spec(columns: int, num_tokens: int, num_chosen: int, num_experts: int, 
               dense: int = 0, **override: int) -> KernelSpec:
     """What is compiled for down; dense as in gate_up_spec."""
     constants = _constants(1, columns, num_tokens, num_chosen, num_experts, hardware, dense)
-    constants['ONE_BODY'] = int(num_tokens == 1)     # has an item a warp: each stage runs once
+    # few rows have few items a warp: each stage's instructions are waited for as often as run
+    constants['ONE_BODY'] = int(blocks_of(num_tokens) == 1)
     return KernelSpec.of('moe_nvfp4', 'moe_nvfp4_down', **{**constants, **override})
 
 

@@ -19,7 +19,8 @@ _MANY = 100                              # multiprocessors of a device where the
 NAMES = ('STAGE_TILES', 'STAGES', 'PLACES', 'ADDERS')
 # What was fastest in a whole step on an H200 (bench/LOG.md), by column tiles, row tiles, BLOCKS.
 _FASTEST = {
-    (44, 512, 1): (4, 2, 2, 2), (44, 576, 1): (4, 2, 2, 2), (44, 16384, 1): (4, 3, 4, 2)}
+    (44, 512, 1): (4, 2, 2, 2), (44, 576, 1): (4, 2, 2, 2), (44, 16384, 1): (4, 3, 4, 2),
+    (44, 512, 2): (4, 2, 2, 1), (44, 576, 2): (4, 2, 2, 1)}
 
 
 def served(columns: int, num_tokens: int, num_row_tiles: int, multiprocessors: int,

@@ -288,6 +288,13 @@ def test_padding_alone_hits_no_expert(small: tuple[Any, Any], num_tokens: int) -
     assert bool((got_inner == 0x7FC0).all() and (results == 0x7FC0).all())
 
 
+def test_few_rows_run_each_instruction_often() -> None:
+    """Stages of down by the same instructions up to 8 rows; more have items enough."""
+    bodies = [dict(moe_nvfp4.down_spec(704, count, 8, 128, False, 3).defines)['ONE_BODY']
+              for count in (1, 2, 8, 9, 16)]
+    assert bodies == [1, 1, 1, 0, 0]
+
+
 def test_long_rows_go_round_the_ring(small: tuple[Any, Any]) -> None:
     check_joined(*small, Layer(*small, LONG), 3, 8)
 

@@ -90,15 +90,16 @@ def test_more_adders_than_places_are_refused() -> None:
 
 
 def test_what_is_served() -> None:
-    """Few rows of the 26B where there is room; no gate and up, no 16 rows, no small device."""
+    """Rows of the 26B where there is room; no gate and up, no head of 16, no small device."""
     limit = 227 << 10
-    for (tiles, row_tiles, _), way in rows_nvfp4._FASTEST.items():
-        spec = gemm_nvfp4.rows_spec(64 * tiles, 4, False, row_tiles, limit, 132,
+    for (tiles, row_tiles, blocks), way in rows_nvfp4._FASTEST.items():
+        spec = gemm_nvfp4.rows_spec(64 * tiles, 8 * blocks, False, row_tiles, limit, 132,
                                     head=row_tiles == 16384)
-        assert spec and dict(spec.defines)['PLACES'] == way[2]
+        assert spec and dict(spec.defines)['ADDERS'] == way[3]
         assert rows_nvfp4.fits(dict(spec.defines), limit)
     served = partial(gemm_nvfp4.served_spec, 2816, hardware=False, num_row_tiles=512)
     assert served(4, False, shared_limit=limit, multiprocessors=132).file == 'rows_nvfp4'
+    assert served(16, False, shared_limit=limit, multiprocessors=132).file == 'rows_nvfp4'
     assert served(4, True, shared_limit=limit, multiprocessors=132).file == 'gemm_nvfp4'
     assert served(4, False, shared_limit=99 << 10, multiprocessors=132).file == 'gemm_nvfp4'
     assert served(4, False, shared_limit=limit, multiprocessors=20).file == 'gemm_nvfp4'
