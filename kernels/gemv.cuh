@@ -15,9 +15,11 @@
 // the sums of its groups, SUMS numbers a column tile; totals, 16 for each row tile and warp.
 // PRECOND: K_WARPS * WARP_TILES == COLUMN_TILES, WARP_TILES a multiple of STAGE_TILES.
 // Constants: COLUMNS (M), COLUMN_TILES, K_WARPS, WARP_TILES, STAGE_TILES, STAGES (of a ring, at
-// least 2), MIN_BLOCKS (resident on one multiprocessor), HELD. Expected of who includes this: CODE_VECTORS
-// and SCALE_VECTORS (16 bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is
-// multiplied by: of the first and of the second pair of columns of each four; 0: none), FIRST_LANES.
+// least 2), MIN_BLOCKS (resident on one multiprocessor), HELD, NEXT (where the next launch is let
+// in: 0 at the start, 1 in front of the wait, behind the first requests, 2 behind the wait, 3 in
+// front of the last row tile). Expected of who includes this: CODE_VECTORS and SCALE_VECTORS (16
+// bytes each, of a tile), SUMS, ROW_POWERS (two powers of two that the row is multiplied by: of the
+// first and of the second pair of columns of each four; 0: none), FIRST_LANES.
 
 #include "prefill_tile.cuh"
 

@@ -77,7 +77,7 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
     float* all_sums = (float*)(gemv_memory + K_WARPS * RING_BYTES + COLUMN_TILES * ROW_TILE_BYTES);
     float* sums = all_sums + first_tile * SUMS;
     float* totals = all_sums + COLUMN_TILES * SUMS;
-    allow_next_kernel();
+    if (NEXT == 0) allow_next_kernel();
     const u64 start = (u64)row_tile * COLUMN_TILES + first_tile;
     Requests next = {(const uint4*)words + start * CODE_VECTORS + lane,
                      (const uint4*)scales + start * SCALE_VECTORS + lane, 0, count * WARP_STAGES};
@@ -86,7 +86,9 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
         request_stage(ring + i * STAGE_BYTES + lane * 16, next, lane);
         commit_copies();
     }
+    if (NEXT == 1) allow_next_kernel();
     wait_for_previous_kernel();
+    if (NEXT == 2) allow_next_kernel();
     place_row(row, sums, x + first_tile * TILE_COLUMNS, first_tile, lane);
 
     ActivationTile own_row[ROW_REGISTERS][1] = {};
@@ -98,6 +100,7 @@ gemv_affine(OUTPUT* __restrict__ out, const u16* x, const u32* __restrict__ word
 #pragma unroll 1
     for (int r = 0; r < count; ++r) {
         float total[2] = {};
+        if (NEXT == 3 && r == count - 1) allow_next_kernel();
 #pragma unroll HELD ? WARP_STAGES : 1
         for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {
             wait_for_copies<STAGES - 2>();

@@ -62,7 +62,7 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
     u8* ring = gemv_memory + warp * RING_BYTES;
     u8* row = gemv_memory + K_WARPS * RING_BYTES + first_tile * ROW_TILE_BYTES;
     float* totals = (float*)(gemv_memory + K_WARPS * RING_BYTES + COLUMN_TILES * ROW_TILE_BYTES);
-    allow_next_kernel();
+    if (NEXT == 0) allow_next_kernel();
     const u64 start = (u64)row_tile * COLUMN_TILES + first_tile;
     Requests next = {codes + start * CODE_VECTORS + lane,
                      (const uint4*)scales + start * SCALE_VECTORS + lane, 0, count * WARP_STAGES};
@@ -76,7 +76,9 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
     float own_scales[2] = {};
     if (threadIdx.x < count * rows_out)
         load_scales(own_scales, row_scales + 2 * row_tile, threadIdx.x);
+    if (NEXT == 1) allow_next_kernel();
     wait_for_previous_kernel();
+    if (NEXT == 2) allow_next_kernel();
     ActivationTile own_row[ROW_REGISTERS][1] = {};
 #if HELD
     hold_row(own_row, x + first_tile * TILE_COLUMNS, first_tile, lane);
@@ -87,6 +89,7 @@ gemv_nvfp4(OUTPUT* __restrict__ out, const u16* x, const uint4* __restrict__ cod
 #pragma unroll 1
     for (int r = 0; r < count; ++r) {
         float acc[2][1][4] = {};
+        if (NEXT == 3 && r == count - 1) allow_next_kernel();
 #pragma unroll HELD ? WARP_STAGES : 1
         for (int tile = 0; tile < WARP_TILES; tile += STAGE_TILES) {
             wait_for_copies<STAGES - 2>();

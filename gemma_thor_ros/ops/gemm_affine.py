@@ -61,14 +61,7 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
         weight.columns, weight.bits, weight.group_size, form, device.info().shared_bytes_per_block,
         num_row_tiles=weight.num_row_tiles) if num_tokens == 1 and not prompt else None
     if single:
-        values = dict(single.defines)
-        share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
-                           values['MIN_BLOCKS'])
-        device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
-                      (out, x, weight.words, weight.scales, share.each, share.more,
-                       weight.num_outputs, float(cap)), stream, gemv.launch_bytes(
-                           values, _tile_bytes(weight.bits, weight.group_size),
-                           _sums(weight.group_size), device.info().shared_bytes_per_block, share))
+        launch_single(out, x, weight, single, float(cap), stream)
         return
     kernel = device.compiled(spec(weight.columns, num_tokens, weight.bits, weight.group_size, form,
                                   prompt, num_row_tiles=weight.num_row_tiles))
@@ -79,6 +72,19 @@ def _launch(out: Any, x: Any, weight: AffineFragments, num_tokens: int, stride: 
     device.launch(kernel, grid[::-1] if prompt else grid, constants['K_WARPS'] * 32,
                   (out, x, weight.words, weight.scales, weight.words, weight.words, 1, num_tokens,
                    tiles, weight.num_outputs, stride, float(cap)), stream, shared_bytes(constants))
+
+
+def launch_single(out: Any, x: Any, weight: AffineFragments, single: KernelSpec, cap: float,
+                  stream: Any) -> None:
+    """Enqueue the kernel of one row alone; cap: the head's."""
+    values = dict(single.defines)
+    share = gemv.share(weight.num_row_tiles, device.info().num_multiprocessors,
+                       values['MIN_BLOCKS'])
+    device.launch(device.compiled(single), (share.blocks,), values['K_WARPS'] * 32,
+                  (out, x, weight.words, weight.scales, share.each, share.more,
+                   weight.num_outputs, cap), stream, gemv.launch_bytes(
+                       values, _tile_bytes(weight.bits, weight.group_size),
+                       _sums(weight.group_size), device.info().shared_bytes_per_block, share))
 
 
 @cache

@@ -18,9 +18,8 @@ MOST_TILES = 16                          # row tiles of a block
 _RESERVED_BYTES = 1024                   # of a multiprocessor's shared memory, for each block
 FEW = MULTIPROCESSORS * 9 // 2           # row tiles
 _FEW_WARPS = 11                          # of a block that has a multiprocessor's share to itself
-_HELD_TILES = 4                          # of the row in registers, at most; 0: none
+_HELD_TILES = 4                          # of the row in registers, at most
 _HELD_ROW_TILES = 4096
-_HELD_FORMATS = (False, True)            # NVFP4, affine codes
 _REGISTERS = 65536                       # of a multiprocessor
 _RING_BYTES = 9000                       # of a warp, at most
 # (tiles of a stage, stages of a ring), best first. All stages but one are under way; a stage's own
@@ -28,27 +27,54 @@ _RING_BYTES = 9000                       # of a warp, at most
 _SHORT_RINGS = ((4, 2), (3, 2), (2, 4), (2, 3), (2, 2), (1, 4), (1, 2))
 _LONG_RINGS = ((4, 3), (3, 4), (2, 6), (3, 3), (2, 4), (4, 2), *_SHORT_RINGS)
 _MANY_RINGS = ((4, 2), (2, 3), (3, 3), *_SHORT_RINGS)
-# What was fastest in a whole step (bench/step_rings.py): tiles of a stage, stages, resident
-# blocks, by column tiles and row tiles; of NVFP4, and of affine codes of 4 bits. Among launches of
-# its like a product may be faster with others; in a step deep rings of few blocks count, which are
-# full when the launch in front ends.
 _TILE_BYTES = 576
-_TUNED: dict[bool, dict[tuple[int, int], tuple[int, int, int]]] = {
+
+
+class Ring(NamedTuple):
+    """What was chosen in whole steps, by bench/step_rings.py."""
+
+    stage_tiles: int
+    stages: int
+    resident: int                        # blocks of a multiprocessor
+    held: int | None = None              # the row in registers; None: where there are some
+    next: int = 0                        # where the next launch is let in (gemv.cuh)
+
+
+# What was fastest in a whole step, by column tiles and row tiles; of NVFP4, and of affine codes of
+# 4 bits. Among launches of its like a product may be faster with others; in a step deep rings of
+# few blocks count, which are full when the launch in front ends, and what leaves room for the next
+# one. The 12B's were found by a walk over all of its shapes at once.
+_TUNED: dict[bool, dict[tuple[int, int], Ring]] = {
     False: {
-        (44, 512): (2, 2, 2), (44, 576): (2, 2, 2), (44, 16384): (4, 3, 1),
-        (60, 512): (2, 2, 2), (60, 544): (2, 6, 1), (60, 1920): (4, 4, 1), (60, 16384): (2, 3, 1),
-        (64, 240): (2, 2, 2),
-        (84, 1024): (3, 3, 2), (84, 2688): (2, 4, 2), (84, 16384): (2, 4, 2)},
+        (44, 512): Ring(2, 2, 2),
+        (44, 576): Ring(2, 2, 2),
+        (44, 16384): Ring(4, 3, 1),
+        (60, 512): Ring(2, 2, 2),
+        (60, 544): Ring(2, 6, 1),
+        (60, 1920): Ring(4, 4, 1, next=3),
+        (60, 16384): Ring(2, 3, 1),
+        (64, 240): Ring(2, 2, 2, held=1, next=3),
+        (84, 1024): Ring(3, 3, 2),
+        (84, 2688): Ring(2, 4, 2),
+        (84, 16384): Ring(2, 4, 2),
+        (128, 240): Ring(8, 2, 1, next=1),
+        (240, 240): Ring(5, 2, 1, next=3),
+    },
     True: {
-        (60, 512): (2, 3, 2), (60, 544): (4, 3, 1), (60, 1920): (2, 6, 4), (60, 16384): (2, 3, 4),
-        (64, 240): (2, 3, 1), (128, 240): (4, 3, 1), (240, 240): (5, 3, 1),
-        (84, 1024): (3, 4, 3), (84, 1152): (6, 3, 2), (84, 2688): (4, 3, 3),
-        (84, 16384): (4, 3, 3), (128, 336): (4, 6, 1), (336, 336): (4, 5, 1)}}
-# What is fastest beside held rows, from a walk over all shapes of the 12B at once.
-_TUNED_HELD: dict[bool, dict[tuple[int, int], tuple[int, int, int]]] = {
-    False: {},                           # those of before: 678 us of a step for 762
-    True: {(60, 512): (4, 3, 1), (60, 544): (4, 2, 2), (60, 1920): (5, 3, 3),
-           (64, 240): (2, 2, 2)}}
+        (60, 512): Ring(4, 3, 1, held=0, next=2),
+        (60, 544): Ring(4, 3, 1, held=0, next=1),
+        (60, 1920): Ring(2, 10, 2, next=2),
+        (60, 16384): Ring(2, 3, 4),
+        (64, 240): Ring(4, 3, 1, held=0, next=2),
+        (84, 1024): Ring(3, 4, 3),
+        (84, 1152): Ring(6, 3, 2),
+        (84, 2688): Ring(4, 3, 3),
+        (84, 16384): Ring(4, 3, 3),
+        (128, 240): Ring(4, 3, 1),
+        (128, 336): Ring(4, 6, 1),
+        (240, 240): Ring(3, 4, 1, next=3),
+        (336, 336): Ring(4, 5, 1),
+    }}
 
 
 class Share(NamedTuple):
@@ -75,39 +101,31 @@ def constants(columns: int, num_row_tiles: int, cut: tuple[int, int], tile_bytes
         return None
     fixed = {'COLUMNS': columns, 'COLUMN_TILES': column_tiles, 'K_WARPS': warps,
              'WARP_TILES': tiles}
-    tuned = _tuned(sums > 0, (column_tiles, num_row_tiles)) if tile_bytes == _TILE_BYTES else None
-    for stage_tiles, stages, resident in _choices(tuned, num_row_tiles, warps, tiles):
-        found = {**fixed, 'STAGE_TILES': stage_tiles, 'STAGES': stages, 'MIN_BLOCKS': resident,
-                 **override}
+    tuned = _TUNED[sums > 0].get((column_tiles, num_row_tiles)
+                                 ) if tile_bytes == _TILE_BYTES else None
+    for ring in _choices(tuned, num_row_tiles, warps, tiles):
+        found = {**fixed, 'STAGE_TILES': ring.stage_tiles, 'STAGES': ring.stages,
+                 'MIN_BLOCKS': ring.resident, 'NEXT': ring.next, **override}
         # eight registers a tile, beside 72; a head is slower with them (bench/LOG.md)
-        threads = found['MIN_BLOCKS'] * warps * 32
-        held = ((sums > 0) in _HELD_FORMATS and tiles <= _HELD_TILES
-                and num_row_tiles <= _HELD_ROW_TILES
-                and threads * (72 + 8 * tiles) <= _REGISTERS)
-        found.setdefault('HELD', int(held))
-        ring = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
-        short = other_ring or (stage_tiles, stages, resident) == tuned or ring <= _RING_BYTES
+        held = (tiles <= _HELD_TILES and num_row_tiles <= _HELD_ROW_TILES
+                and found['MIN_BLOCKS'] * warps * 32 * (72 + 8 * tiles) <= _REGISTERS)
+        found.setdefault('HELD', int(held) if ring.held is None else ring.held)
+        ring_bytes = found['STAGES'] * found['STAGE_TILES'] * tile_bytes
+        short = other_ring or ring == tuned or ring_bytes <= _RING_BYTES
         if (short and found['WARP_TILES'] % found['STAGE_TILES'] == 0
                 and fits(found, tile_bytes, sums, shared_limit)):
             return found
     return None
 
 
-def _tuned(affine: bool, shape: tuple[int, int]) -> tuple[int, int, int] | None:
-    """What was fastest for so many column tiles and row tiles, where that was tried."""
-    held = _TUNED_HELD[affine] if _HELD_TILES and affine in _HELD_FORMATS else {}
-    return held.get(shape) or _TUNED[affine].get(shape)
-
-
-def _choices(tuned: tuple[int, int, int] | None, num_row_tiles: int, warps: int,
-             tiles: int) -> Iterator[tuple[int, int, int]]:
-    """Tiles of a stage, stages and resident blocks, best first."""
+def _choices(tuned: Ring | None, num_row_tiles: int, warps: int, tiles: int) -> Iterator[Ring]:
+    """Best first."""
     if tuned:
         yield tuned
     most, rings = _wanted(num_row_tiles, warps, tiles)
     for resident in range(most, 0, -1):
         for stage_tiles, stages in rings:
-            yield stage_tiles, stages, resident
+            yield Ring(stage_tiles, stages, resident)
 
 
 def _wanted(num_row_tiles: int, warps: int,
