@@ -44,6 +44,7 @@ from gemma_thor_ros.ops import (
     moe_route,
     prefill_gemm,
     rms_norm,
+    selftest_prompts,
     vision_attention,
     vision_patches,
 )
@@ -52,7 +53,6 @@ from gemma_thor_ros.ops import (
 )
 from gemma_thor_ros.ops.attention import AttentionSpan, attention_ref, plan_attention
 from gemma_thor_ros.ops.fragment_order import to_fragments
-from gemma_thor_ros.ops.rounding import round_to_bf16
 from gemma_thor_ros.ops.sample import (
     SampleRow,
     SampleSettings,
@@ -62,14 +62,19 @@ from gemma_thor_ros.ops.sample import (
     scratch_sizes,
 )
 from gemma_thor_ros.ops.scratch import Scratch
+from gemma_thor_ros.ops.selftest_data import SCALE as _SCALE
+from gemma_thor_ros.ops.selftest_data import Matrix as _Matrix
+from gemma_thor_ros.ops.selftest_data import bits as _bits
+from gemma_thor_ros.ops.selftest_data import fetch as _fetch
+from gemma_thor_ros.ops.selftest_data import normal as _normal
+from gemma_thor_ros.ops.selftest_data import out as _out
+from gemma_thor_ros.ops.selftest_data import wide as _wide
 from gemma_thor_ros.ops.swiglu import swiglu_ref
 
 Array = npt.NDArray[Any]
-_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 _BF16 = 6e-3                             # outputs that were rounded to bf16, some of them twice
 _SINGLE = 1e-5
 _ROWS = 3
-_SCALE = np.float32(0.02)                # of all matrices
 
 
 @dataclass(frozen=True)
@@ -97,38 +102,6 @@ class Outcome:
     def wrong(self) -> list[Check]:
         """The ops that are not what their twins are."""
         return [check for check in self.checks if not check.good]
-
-
-@dataclass
-class _Matrix:
-    """A random NVFP4 matrix, or E of them, and its numbers."""
-
-    packed: Array
-    group_scales: Array
-    global_scale: Any
-
-    @classmethod
-    def random(cls, seed: int, *shape: int) -> _Matrix:
-        rng = np.random.default_rng(seed)
-        scales = rng.integers(0x28, 0x48, (*shape[:-1], shape[-1] // 16)).astype(np.uint8)
-        packed = rng.integers(0, 256, (*shape[:-1], shape[-1] // 2)).astype(np.uint8)
-        return cls(packed, scales, np.full(shape[:-2], _SCALE) if shape[:-2] else _SCALE)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (*self.packed.shape[:-1], 2 * self.packed.shape[-1])
-
-    def __getitem__(self, index: int | slice) -> _Matrix:
-        return _Matrix(self.packed[index], self.group_scales[index], self.global_scale[index])
-
-    def dequantize(self, dtype: npt.DTypeLike = np.float64) -> Array:
-        codes = np.stack([self.packed & 15, self.packed >> 4], axis=-1).reshape(self.shape)
-        numbers = np.where(codes & 8, -1.0, 1.0) * _E2M1[codes & 7]
-        bits = self.group_scales.astype(np.int64)        # normal and positive
-        scales = (1 + (bits & 7) / 8) * 2.0 ** ((bits >> 3) - 7)
-        numbers *= np.repeat(scales, 16, axis=-1)
-        result: Array = (numbers * float(_SCALE)).astype(dtype)
-        return result
 
 
 def checks(stream: Any) -> Iterator[Check]:
@@ -181,32 +154,6 @@ def _read(path: Path) -> Outcome | None:
         return Outcome(tuple(Check(**check) for check in raw['checks']), raw['e2m1'])
     except (OSError, ValueError, KeyError, TypeError):
         return None                      # not there, or cut off: found anew
-
-
-def _normal(seed: int, *shape: int) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def _bits(numbers: Array) -> Array:
-    """bf16 bits of float32 numbers."""
-    rounded = round_to_bf16(np.ascontiguousarray(numbers, np.float32).copy())
-    return (rounded.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def _wide(bits: Array) -> Array:
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-
-
-def _fetch(array: Any, stream: Any) -> Array:
-    host = np.empty(array.shape, array.dtype)
-    device.copy_out(host, array, stream)
-    stream.synchronize()
-    return _wide(host) if host.dtype == np.uint16 else host
-
-
-def _out(*shape: int, dtype: Any = np.uint16) -> Any:
-    poison = 0x7FC0 if dtype == np.uint16 else np.nan if dtype == np.float32 else -7
-    return device.put(np.full(shape, poison, dtype))
 
 
 def _gemm(stream: Any, pair: bool = False, run: Any = None) -> tuple[Array, Array]:
@@ -497,4 +444,7 @@ _OPS: tuple[tuple[str, float, _Run], ...] = (
     ('kv_append and attention_decode', 2 * _BF16, _attention), ('embed and geglu', _BF16, _small),
     ('draft_heads, draft_context and draft_attention', 2 * _BF16, _draft_block),
     ('draft_rows and gated_bf16', _BF16, _draft_rows), ('draft_pick', _SINGLE, _draft_picks),
-    ('vision_patches and vision_attention', 2 * _BF16, _image))
+    ('vision_patches and vision_attention', 2 * _BF16, _image),
+    ('prefill_gemm', 2 * _BF16, selftest_prompts.products),
+    ('prefill_moe', 2 * _BF16, selftest_prompts.experts),
+    ('prefill_attention', 2 * _BF16, selftest_prompts.attention))

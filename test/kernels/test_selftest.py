@@ -13,7 +13,15 @@ import pytest
 from host_device import HostStream, any_stream
 
 from gemma_thor_ros.cli.main import main
-from gemma_thor_ros.ops import device, gemm_nvfp4, selftest
+from gemma_thor_ros.ops import (
+    device,
+    gemm_nvfp4,
+    prefill_attention,
+    prefill_attention_wgmma,
+    prefill_gemm,
+    prefill_moe,
+    selftest,
+)
 
 
 @pytest.fixture
@@ -25,7 +33,7 @@ def test_all_ops_are_right_and_remembered(full: None, stream: Any, tmp_path: Pat
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = selftest.settle(stream, tmp_path)
     assert not outcome.wrong, outcome.wrong
-    assert len(outcome.checks) == 17
+    assert len(outcome.checks) == 20
     monkeypatch.setattr(selftest, 'checks', lambda stream: pytest.fail('asked again'))
     assert selftest.settle(stream, tmp_path) == outcome
     stored, = tmp_path.iterdir()
@@ -63,6 +71,37 @@ def test_a_planted_error_is_found(factor: float, full: None, stream: Any,
     monkeypatch.setattr(gemm_nvfp4, 'gemm_nvfp4', wrong)
     found = [check.op for check in selftest.checks(stream) if not check.good]
     assert found == ['gemm_nvfp4', 'gemm_nvfp4 with geglu', 'stream_nvfp4', 'rows_nvfp4']
+
+
+@pytest.mark.parametrize(('module', 'name', 'op'), [
+    (prefill_gemm, 'prefill_gemm', 'prefill_gemm'),
+    (prefill_moe, 'prefill_gate_up', 'prefill_moe'),
+    (prefill_moe, 'prefill_down', 'prefill_moe'),
+    (prefill_attention, 'prefill_attention', 'prefill_attention'),
+    (prefill_attention_wgmma, 'prefill_attention_wgmma', 'prefill_attention')])
+def test_a_planted_error_of_prompt_rows_is_found(
+        module: Any, name: str, op: str, stream: Any, grid: bool,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    if module is not prefill_gemm and not grid:
+        pytest.skip('the emulator takes long: part of make grid')
+    if not isinstance(stream, HostStream):
+        pytest.skip('the fault is planted into arrays of the host')
+    if (module is prefill_attention_wgmma
+            and not prefill_attention_wgmma.serves(512, device.info().arch)):
+        pytest.skip('this device has no products of a warpgroup')
+    # the products first: a step's first launch is never one that overlaps another
+    monkeypatch.setattr(selftest, '_OPS', [each for each in selftest._OPS
+                                           if each[0] in ('prefill_gemm', op)])
+    assert all(check.good for check in selftest.checks(stream))
+    right = getattr(module, name)
+
+    def wrong(out: np.ndarray, *rest: Any) -> None:
+        right(out, *rest)
+        values = (out.astype(np.uint32) << 16).view(np.float32) * np.float32(1.03)
+        out[...] = values.view(np.uint32) >> 16
+
+    monkeypatch.setattr(module, name, wrong)
+    assert [check.op for check in selftest.checks(stream) if not check.good] == [op]
 
 
 @pytest.mark.skipif(not device.find(), reason='there is a CUDA device here')
