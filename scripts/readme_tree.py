@@ -64,7 +64,7 @@ def tree() -> str:
             lines.append(f'{folder}/')
         if path.name == '__init__.py' and folder != 'gemma_thor_ros':
             continue
-        lines.append(f'  {path.name:<22}{describe(ROOT / path)}')
+        lines.append(f'  {path.name:<21} {describe(ROOT / path)}')
     return '\n'.join(lines)
 
 
