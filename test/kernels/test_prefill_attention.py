@@ -178,8 +178,8 @@ def test_rows_see_their_image(machine: Machine, shape: Geometry, case: int, fp8:
     part = attend(machine, pages, q[cut:], [(0, count - cut, start + cut, 0)],
                   blocks=blocks[cut:], whole=whole)
     assert np.array_equal(part, out[cut:])
-    # planted: images that are one row too short
-    short = blocks_of(positions, [(first, stop - 1) for first, stop in images])
+    # planted: images of half their length; a row that lacks a single key may hardly differ
+    short = blocks_of(positions, [(first, (first + stop) // 2) for first, stop in images])
     wrong = attend(machine, pages, q, spans, blocks=short, whole=whole)
     lost = (short != blocks).any(axis=1)
     right = expected(pages, q, spans, images, whole)

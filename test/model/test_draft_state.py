@@ -175,7 +175,9 @@ def test_without_an_error_nothing_shows() -> None:
 
 
 def test_the_rule_switches_random_drafters_off() -> None:
+    """Costs are measured, so how soon is not fixed: 36 to 79 rounds were seen, 230 without it."""
     gate = Gate('draft_moe', 'mtp_newest')
-    found = run(gate.model, jobs(1), drafter=gate.fresh(), max_rows=16, stop_ids=())['r0']
-    assert len(found.token_ids) == 30 and found.usage.rounds < 15
+    job = Job(make_request('r0', 21, 0, vocab_size=128, temperature=0.7, max_tokens=240))
+    found = run(gate.model, [job], drafter=gate.fresh(), max_rows=16, stop_ids=())['r0']
+    assert len(found.token_ids) == 240 and found.usage.rounds < 120
     assert np.all(np.array(found.usage.accepted_by_position) <= found.usage.rounds)
