@@ -41,6 +41,7 @@ def test_every_entry_is_there_on_every_arch(archs: ModuleType) -> None:
         entries.setdefault(spec.entry, set()).add(arch)
     assert {'gemm_nvfp4', 'gemm_bf16', 'head_nvfp4', 'moe_nvfp4_gate_up', 'moe_nvfp4_down',
             'moe_nvfp4_combine', 'fragment_order', 'attention_decode'} <= entries.keys()
+    assert entries.pop('prefill_attention_wgmma') == {'sm_90a'}    # no other has its products
     assert all(found == set(ARCHS) for found in entries.values()), entries
     ways = {dict(spec.defines)['E2M1_HARDWARE'] for spec, arch in archs.wanted()
             if arch == 'sm_110a' and spec.entry == 'gemm_nvfp4'}
